@@ -1,0 +1,192 @@
+"""Value types that the server and the workers share.
+
+Knows no engine, no socket and no HTTP. Everything here crosses the process border, so it is made of msgspec
+structs: typed on both sides, cheap to encode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Event
+from typing import Literal, Protocol
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+ErrorCode = Literal[
+    "context_length_exceeded",
+    "unsupported_parameter",
+    "invalid_request",
+    "runtime_version_mismatch",
+    "model_corrupt",
+    "insufficient_memory",
+    "load_failed",
+    "backend_crashed",
+    "backend_timeout",
+]
+
+
+class BackendError(Exception):
+    """What went wrong in a worker, in words for the person who runs the server.
+
+    `code` is one of the codes of the HTTP error table; `message` says what is wrong and what to do;
+    `param` names the request field at fault, where there is one.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code: ErrorCode = code
+        self.message = message
+        self.param = param
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of a rendered prompt.
+
+    `control` is True for text of the template, in which control tokens count, and False for text that came
+    from a client, which is encoded as plain text whatever it spells.
+    """
+
+    text: str
+    control: bool
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How the next token is chosen. The defaults are the neutral values: they change nothing.
+
+    temperature 0 is greedy. top_k 0 and top_p 1 keep every token. repeat_penalty divides (1 is neutral),
+    presence_penalty and frequency_penalty subtract (0 is neutral). seed None draws one from the system.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    logit_bias: dict[int, float] = {}
+
+
+class GenerateParams(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer to make.
+
+    max_tokens None: the entry's limit or the room that is left, whichever is less; a number above the room
+    is cut down to it. stop: strings that end the answer and are not part of it. logprobs None: none; else
+    how many alternatives to report beside each chosen token (0 to 20).
+    """
+
+    prompt: list[Span]
+    sampling: Sampling
+    max_tokens: int | None = None
+    stop: list[str] = []
+    logprobs: int | None = None
+    adapter: str | None = None
+    images: list[bytes] = []
+
+
+class TopLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """A token that could have been chosen. `data` holds its bytes; `text` what can be shown of them."""
+
+    text: str
+    data: bytes
+    logprob: float
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """A chosen token, its log probability under the model's own distribution, and the best alternatives."""
+
+    text: str
+    data: bytes
+    logprob: float
+    top: list[TopLogprob]
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of one run in real tokens, and its times. cached_tokens of the prompt were not prefilled."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    prefill_ms: float
+    decode_ms: float
+
+
+class HybridOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The `hybrid:` keys of a registry entry."""
+
+    executor: Literal["auto", "onnxruntime", "rknn", "rknnlite"] = "auto"
+    core_mask: Literal["auto", "0", "1", "2", "0_1", "0_1_2", "all"] = "auto"
+    threads: int | None = None
+    kv_dtype: Literal["fp32", "fp16"] = "fp32"
+    cache_mb: int = 512
+    variant: str | None = None
+    meta: str | None = None
+
+
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker needs to load a model. Paths are absolute and were checked by the server.
+
+    path: the hybrid folder or the .rkllm file. tokenizer: a tokenizer.json, None for the one in the folder
+    (hybrid) or in the file (rkllm). eos: strings or ids that end an answer.
+    """
+
+    model_id: str
+    backend: Literal["hybrid", "rkllm"]
+    path: str
+    context_length: int
+    max_tokens: int
+    eos: list[str | int]
+    stop: list[str] = []
+    tokenizer: str | None = None
+    hybrid: HybridOptions = HybridOptions()
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a loaded model reports. `runtime` names engine and version, as in "onnxruntime 1.32.0"."""
+
+    runtime: str
+    context_length: int
+    vocab_size: int
+    memory_mb: int
+    warnings: list[str] = []
+
+
+class Sink(Protocol):
+    """Where a backend puts what a run produces. Called from the engine's thread only; never blocks for long."""
+
+    def prefill(self, done: int, total: int) -> None:
+        """Report that `done` of the `total` prompt tokens that must be computed have been."""
+
+    def delta(self, text: str, tokens: int, logprobs: list[TokenLogprob] | None) -> None:
+        """Hand over text that is complete: no split character, no part of a stop sequence.
+
+        `tokens` is how many tokens it stands for; `logprobs` one entry a token where they were asked for.
+        """
+
+
+class Progress(Protocol):
+    """Where a backend reports how far loading has come."""
+
+    def __call__(self, done: float, what: str) -> None:
+        """`done` from 0 to 1; `what` a few words for a person."""
+
+
+class Backend(Protocol):
+    """A loaded model. `generate` is called from one thread, one run at a time; the others from any thread."""
+
+    info: ModelInfo
+
+    def count_tokens(self, prompt: Sequence[Span]) -> int:
+        """Return the length of a prompt in tokens. Raises BackendError(context_length_exceeded) if hopeless."""
+
+    def generate(self, params: GenerateParams, sink: Sink, cancelled: Event) -> tuple[FinishReason, Usage]:
+        """Run one answer to its end. Ends early with "cancelled" at the next token once the event is set.
+
+        Raises BackendError for what the client or the owner can mend; anything else is a bug or a crash.
+        """
+
+    def close(self) -> None:
+        """Give back everything. Called once, when no run is under way."""
