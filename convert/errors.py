@@ -1,0 +1,11 @@
+"""The error of everything in convert. Its message says what is wrong, why, and what to do."""
+
+from __future__ import annotations
+
+
+class ConvertError(Exception):
+    """A model file cannot be fetched, read or converted, for a reason that can be acted on."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message

