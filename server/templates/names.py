@@ -1,0 +1,22 @@
+"""The names an entry's `template` key can use for the built-in forms."""
+
+from __future__ import annotations
+
+BUILTIN_TEMPLATES: frozenset[str] = frozenset(
+    {
+        "chatml",
+        "gemma4",
+        "granite4",
+        "granite4.2",
+        "kanana2",
+        "lfm2",
+        "lfm3",
+        "llama3",
+        "minicpm5",
+        "nanbeige",
+        "qwen3",
+        "qwen3-vl",
+        "rwkv",
+        "smollm2",
+    }
+)

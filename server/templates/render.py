@@ -1,0 +1,176 @@
+"""Turns a conversation into a prompt: chooses the entry's template, runs it, cuts the result into spans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from jinja2.exceptions import SecurityError
+
+from backends.base import Span
+from server.errors import InvalidRequest
+from server.templates.environment import (
+    Complaint,
+    builtin_environment,
+    compile_source,
+    model_environment,
+)
+from server.templates.errors import TemplateError
+from server.templates.guard import SENTINEL, guard, guard_names, spans, unguard
+from server.templates.messages import prepare_messages
+from server.templates.names import BUILTIN_TEMPLATES
+from server.templates.source import read_source, template_file
+
+if TYPE_CHECKING:
+    from server.registry import Entry
+
+# What a template may die of when a conversation is not what it expects.
+_FAILURES = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """A template that is ready to run. bos, eos: None where its tokenizer's settings name none."""
+
+    template: jinja2.Template
+    bos: str | None = None
+    eos: str | None = None
+
+
+class Templates:
+    """The templates of all entries, each compiled once. Rendering is pure and may run in any thread.
+
+    A template file that changes on the disk is compiled again.
+    """
+
+    def __init__(self, models_dir: Path) -> None:
+        self._models_dir = models_dir
+        environment = builtin_environment()
+        self._builtin = lru_cache(maxsize=None)(
+            lambda name: _Compiled(environment.get_template(f"{name}.jinja"))
+        )
+        self._from_file = lru_cache(maxsize=64)(_compile_file)
+
+    def check(self, entry: Entry) -> None:
+        """Compile the entry's template. Raises TemplateError, which says what is wrong and where."""
+        self._compiled(entry)
+
+    def render(
+        self,
+        entry: Entry,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        thinking: bool | None = None,
+        continue_final: bool = False,
+    ) -> list[Span]:
+        """Return the prompt for the answer to `messages`.
+
+        messages are normalised: content is a string, developer is system. thinking None: the entry's default.
+        continue_final: the last message is an answer that goes on where it ends. Raises InvalidRequest for
+        messages the template does not take, with its own complaint; UnsupportedParameter for tools it has no
+        form for; TemplateError for a template that is broken or missing. Large inputs take some 10 ms a
+        megabyte.
+        """
+        compiled = self._compiled(entry)
+        try:
+            context = _context(entry, compiled, messages, tools, thinking, continue_final)
+            rendered = compiled.template.render(context)
+        except Complaint as complaint:
+            raise InvalidRequest(
+                f"The chat template of {entry.id} says: {complaint}", "messages"
+            ) from complaint
+        except (SecurityError, jinja2.TemplateNotFound) as error:
+            raise TemplateError(
+                f"The chat template of {entry.id} does what no template may: {error}. "
+                "Name a built-in template or a .jinja file of your own in its entry."
+            ) from error
+        except _FAILURES as error:
+            raise InvalidRequest(
+                f"The chat template of {entry.id} cannot render these messages "
+                f"({type(error).__name__}: {unguard(str(error))}). Check roles, tool calls and their order.",
+                "messages",
+            ) from error
+        if continue_final:
+            rendered = _up_to_sentinel(rendered, entry)
+        return spans(rendered)
+
+    def _compiled(self, entry: Entry) -> _Compiled:
+        if entry.template in BUILTIN_TEMPLATES:
+            return self._builtin(entry.template)
+        home = entry.directory(self._models_dir)
+        if entry.template == "model":
+            path = entry.path(self._models_dir)
+            file = template_file([path if entry.backend == "hybrid" else path.parent, home])
+        else:
+            file = home / entry.template  # an absolute path stays what it is
+        try:
+            changed = file.stat().st_mtime_ns
+        except OSError as error:
+            raise TemplateError(
+                f"{file}: the template of {entry.id} cannot be read ({error.strerror}). "
+                "Check the template key of its entry."
+            ) from error
+        return self._from_file(file, changed)
+
+
+def _compile_file(path: Path, _changed: int) -> _Compiled:
+    source = read_source(path)
+    return _Compiled(
+        compile_source(model_environment(), source.text, source.name), source.bos or "", source.eos
+    )
+
+
+def _context(
+    entry: Entry,
+    compiled: _Compiled,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+    thinking: bool | None,
+    continue_final: bool,
+) -> dict[str, Any]:
+    """Return what the template sees."""
+    mode = entry.thinking
+    prepared = prepare_messages(messages, (mode.open, mode.close) if mode is not None else None)
+    options = entry.template_options
+    if options.default_system is not None and (not prepared or prepared[0]["role"] != "system"):
+        prepared.insert(0, {"role": "system", "content": guard(options.default_system)})
+    if continue_final:
+        if not prepared or prepared[-1]["role"] != "assistant":
+            raise InvalidRequest("Only an answer can be continued: the last message must be one.", "messages")
+        prepared[-1]["content"] += SENTINEL
+    context: dict[str, Any] = {
+        "messages": prepared,
+        "tools": guard_names(tools) if tools else None,
+        "documents": None,
+        "add_generation_prompt": not continue_final,
+    }
+    bos = compiled.bos if options.bos is None else options.bos
+    if bos is not None:
+        context["bos_token"] = bos
+    eos = compiled.eos or next((token for token in entry.eos if isinstance(token, str)), None)
+    if eos is not None:
+        context["eos_token"] = eos
+    if mode is not None and mode.switch is not None:
+        context[mode.switch] = mode.default if thinking is None else thinking
+    return context
+
+
+def _up_to_sentinel(rendered: str, entry: Entry) -> str:
+    before, found, _ = rendered.rpartition(SENTINEL)
+    if not found:
+        raise InvalidRequest(
+            f"The chat template of {entry.id} drops the answer that should be continued.", "messages"
+        )
+    return before
