@@ -27,7 +27,7 @@ class EventStream(EventSourceResponse):
     """Sends ready-made events as they come, one message each, and every `ping_s` a comment with `state`.
 
     The headers are held back until the first of either, so that an error before it still has a status; a
-    later one is an event, and the last. When the client leaves, the events are closed and ClientGone is raised.
+    later one is an event, and the last. When the client leaves, the events are closed: ClientGone.
     """
 
     def __init__(
