@@ -38,7 +38,7 @@ from server.errors import ApiError, BackendCrashed, BackendTimeout
 from server.workers.failure import error_of, load_error_of, with_output
 from server.workers.process import WorkerProcess, describe_exit
 from server.workers.timeouts import Timeouts, most_tokens
-from server.workers.watchdog import Watchdog
+from server.workers.vigil import Vigil
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ RunEvent = Prefill | Delta | Finished
 class _Answer:
     """The run under way: where its events go, and the future that its end settles."""
 
-    __slots__ = ("cancelled", "decoding", "done", "on_event", "request_id")
+    __slots__ = ("cancelled", "done", "on_event", "request_id")
 
     def __init__(
         self, request_id: int, on_event: Callable[[RunEvent], None], done: asyncio.Future[None]
@@ -57,7 +57,6 @@ class _Answer:
         self.on_event = on_event
         self.done = done
         self.cancelled = False
-        self.decoding = False
 
 
 class WorkerClient(asyncio.Protocol):
@@ -84,7 +83,7 @@ class WorkerClient(asyncio.Protocol):
         self._loop = loop
         self._process = process
         self._spec = spec
-        self._timeouts = timeouts
+        self._heartbeat_s = timeouts.heartbeat_s
         self._on_loading = on_loading
         self._decoder: FrameDecoder[FromWorker] = FrameDecoder(FromWorker)
         self._transport: asyncio.WriteTransport | None = None
@@ -92,15 +91,11 @@ class WorkerClient(asyncio.Protocol):
         self._answer: _Answer | None = None
         self._counts: dict[int, asyncio.Future[int]] = {}
         self._last_id = 0
-        self._silent = True
-        self._start_s = max(timeouts.start_s, timeouts.heartbeat_s)
         self._socket_open = True
         self._killed = False
         self._unloading = False
-        self._heartbeat = Watchdog(self._frozen)
-        self._stall = Watchdog(self._stalled)
-        self._load_timer: asyncio.TimerHandle | None = None
-        self._grace_timer: asyncio.TimerHandle | None = None
+        self._vigil = Vigil(timeouts, self._hangs)
+        process.exited.add_done_callback(lambda _: self._exited())
 
     @classmethod
     async def start(
@@ -122,12 +117,12 @@ class WorkerClient(asyncio.Protocol):
                 "If it names open files or processes, raise the limits of the service."
             ) from error
         client = cls(process, spec, timeouts, on_loading)
-        client._watch()
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: client, sock=sock)
         except BaseException:
             sock.close()
-            process.kill()
+            client._socket_open = False
+            client.kill(errors.LoadFailed(f"The worker of {spec.model_id} cannot be spoken to."))
             raise
         return client
 
@@ -161,7 +156,7 @@ class WorkerClient(asyncio.Protocol):
         self._write(Generate(answer.request_id, params))
         self._answer = answer
         self._process.output.forget()
-        self._stall.watch(self._timeouts.prefill(most_tokens(params, self._spec.context_length)))
+        self._vigil.run_begins(most_tokens(params, self._spec.context_length))
         await answer.done
 
     def cancel(self) -> None:
@@ -170,14 +165,9 @@ class WorkerClient(asyncio.Protocol):
         if answer is None or answer.cancelled or self.ending:
             return
         answer.cancelled = True
-        self._stall.stop()
         self._write(Cancel(answer.request_id))
-        self._kill_after_grace(
-            BackendTimeout(
-                f"The worker of {self._spec.model_id} did not stop an answer within "
-                f"{self._timeouts.abort_grace_s:g} s and was ended."
-            )
-        )
+        self._vigil.run_ends()
+        self._vigil.must_end("did not stop an answer in time")
 
     async def count(self, prompt: list[Span]) -> int:
         """Return a prompt's length in tokens; works while a run goes on. Raises ApiError."""
@@ -199,9 +189,7 @@ class WorkerClient(asyncio.Protocol):
             return
         self.ending = self._unloading = True
         self._write(Unload())
-        self._kill_after_grace(
-            BackendTimeout(f"The worker of {self._spec.model_id} did not unload and was ended.")
-        )
+        self._vigil.must_end("did not unload its model in time")
 
     def kill(self, error: ApiError) -> None:
         """End the worker now; whoever waits for it gets `error`."""
@@ -214,15 +202,12 @@ class WorkerClient(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's are no subclasses of asyncio's
-        self._write(Load(self._spec, self._timeouts.heartbeat_s))
+        self._write(Load(self._spec, self._heartbeat_s))
 
     def data_received(self, data: bytes) -> None:
         if self._killed:
             return
-        if self._silent:
-            self._silent = False
-            self._heartbeat.watch(self._timeouts.heartbeat_s)
-        self._heartbeat.feed()
+        self._vigil.heard()
         decoded = False
         try:
             for message in self._decoder.feed(data):
@@ -235,25 +220,18 @@ class WorkerClient(asyncio.Protocol):
                     self._take(message)
         except ProtocolError as error:
             self.kill(BackendCrashed(f"The worker of {self._spec.model_id} sent nonsense ({error})."))
-        if decoded and self._answer is not None:
-            self._decoded(self._answer)
+        if decoded and self._answer is not None and not self._answer.cancelled:
+            self._vigil.decoded()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._socket_open = False
         self.ending = True
-        self._heartbeat.stop()
+        self._vigil.stop()
         if not self._process.exited.done():
             # Nothing more can be said to it, and it ends by itself when its socket has.
-            self._kill_after_grace(BackendCrashed(self._death("closed its connection")))
+            self._vigil.must_end("closed its connection, did not exit")
         self._check_gone()
-
-    def _decoded(self, answer: _Answer) -> None:
-        if answer.decoding:
-            self._stall.feed()
-        elif not answer.cancelled:
-            answer.decoding = True
-            self._stall.watch(self._timeouts.stall_s)
 
     def _take(self, message: FromWorker) -> None:
         answer = self._answer
@@ -263,19 +241,18 @@ class WorkerClient(asyncio.Protocol):
             case Loading():
                 self._on_loading(message)
             case Ready(info=info):
-                self._stop_load_timer()
+                self._vigil.loaded()
                 self.info = info
                 if not self._loaded.done():
                     self._loaded.set_result(info)
             case LoadFailed(code=code, message=text):
                 self.ending = True
                 self._settle(load_error_of(code, text))
-                self._kill_after_grace(errors.LoadFailed(text))
+                self._vigil.must_end("did not exit after its load had failed")
             case Prefill(request_id=request_id, done=done, total=total):
                 if answer is not None and answer.request_id == request_id and not answer.cancelled:
                     answer.on_event(message)
-                    left = total - done
-                    self._stall.watch(self._timeouts.prefill(left) if left > 0 else self._timeouts.stall_s)
+                    self._vigil.prefill(total - done)
             case Finished(request_id=request_id):
                 if answer is not None and answer.request_id == request_id:
                     answer.on_event(message)
@@ -290,43 +267,16 @@ class WorkerClient(asyncio.Protocol):
                 if (count := self._counts.get(request_id)) is not None and not count.done():
                     count.set_result(tokens)
 
-    # watching
-
-    def _watch(self) -> None:
-        self._process.exited.add_done_callback(lambda _: self._exited())
-        self._heartbeat.watch(self._start_s)
-        self._load_timer = self._loop.call_later(self._timeouts.load_s, self._load_hangs)
-
-    def _frozen(self) -> None:
-        self._hangs(
-            f"gave no sign of life for {self._start_s if self._silent else self._timeouts.heartbeat_s:g} s"
-        )
-
-    def _stalled(self) -> None:
-        self._hangs("made no progress with an answer for too long")
-
-    def _load_hangs(self) -> None:
-        self._hangs(
-            f"did not load the model within {self._timeouts.load_s:g} s (RKSERVE_LOAD_TIMEOUT_S allows more)"
-        )
+    # the end
 
     def _hangs(self, what: str) -> None:
         error = BackendTimeout(self._death(f"{what} and was ended"))
         logger.error("%s", error.message)
         self.kill(error)
 
-    def _kill_after_grace(self, error: ApiError) -> None:
-        def kill() -> None:
-            logger.error("%s", error.message)
-            self.kill(error)
-
-        self._stop_grace_timer()
-        self._grace_timer = self._loop.call_later(self._timeouts.abort_grace_s, kill)
-
     def _exited(self) -> None:
         returncode = self._process.exited.result()
-        self._stop_load_timer()
-        self._stop_grace_timer()
+        self._vigil.stop()
         expected = self._killed or (self.ending and returncode == 0)
         level = logging.INFO if expected else logging.ERROR
         logger.log(
@@ -339,14 +289,12 @@ class WorkerClient(asyncio.Protocol):
         # Both: what a worker sent before it ended is read before its end is reported.
         if self._socket_open or not self._process.exited.done() or self.gone.done():
             return
-        self._stop_grace_timer()
         self._settle(None)
         self.gone.set_result(None)
 
     def _settle(self, error: ApiError | None) -> None:
         """Tell everyone who waits that the worker ends, with `error` or with how its process ended."""
-        self._heartbeat.stop()
-        self._stop_load_timer()
+        self._vigil.stop()
         if error is None and not self._loaded.done():
             error = errors.LoadFailed(self._death(f"{self._exit()} while it loaded the model"))
         elif error is None:
@@ -363,11 +311,11 @@ class WorkerClient(asyncio.Protocol):
 
     def _end_answer(self, error: ApiError | None) -> None:
         answer, self._answer = self._answer, None
-        self._stall.stop()
+        self._vigil.run_ends()
         if answer is None:
             return
         if answer.cancelled:
-            self._stop_grace_timer()
+            self._vigil.ended()
         if error is None:
             answer.done.set_result(None)
         else:
@@ -379,16 +327,6 @@ class WorkerClient(asyncio.Protocol):
     def _death(self, what: str) -> str:
         text = f"The worker of {self._spec.model_id} {what}; the next request starts a new one."
         return with_output(text, self._process.output.tail())
-
-    def _stop_load_timer(self) -> None:
-        if self._load_timer is not None:
-            self._load_timer.cancel()
-            self._load_timer = None
-
-    def _stop_grace_timer(self) -> None:
-        if self._grace_timer is not None:
-            self._grace_timer.cancel()
-            self._grace_timer = None
 
     def _write(self, message: ToWorker) -> None:
         if self._transport is not None:

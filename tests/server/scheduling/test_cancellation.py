@@ -9,7 +9,7 @@ import pytest
 
 from backends.protocol import Delta, Finished, Loading, Prefill
 from server.scheduling import Event, Queued, Run
-from tests.server.workers.harness import PATIENCE_S, first, harness, until
+from tests.server.workers.harness import PATIENCE_S, children, first, harness, until
 
 
 async def leave_at(run: Run, kind: type[Event]) -> None:
@@ -104,6 +104,16 @@ async def test_before_anything_was_read(tmp_path: Path) -> None:
         async with h.submit("a", "endless"):
             pass
         assert await h.answer("a", "tokens:1") == "t0 "
+
+
+async def test_the_npu_is_not_given_on_while_a_worker_still_dies(tmp_path: Path) -> None:
+    async with harness(tmp_path, cpu=(), npu=("a", "b"), abort_grace_s=0.2) as h:
+        pid = int(await h.answer("a", "pid"))
+        await h.answer("b", "tokens:1")
+        await leave_at(h.submit("a", "tokens:1 hang"), Delta)
+        async with h.submit("b", "tokens:1") as next_one:
+            await first(next_one, Delta)
+            assert pid not in children()
 
 
 @pytest.mark.parametrize("text", ["tokens:1 hang", "tokens:1 hang-in-c", "tokens:1 stop-self"])
