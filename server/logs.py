@@ -12,7 +12,7 @@ import msgspec
 REQUEST_ID: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 
 # Libraries whose information is of use only to those who debug them.
-_QUIET = ("uvicorn.error", "httpx", "httpcore", "asyncio")
+_QUIET = ("uvicorn.error", "httpx2", "httpcore2", "asyncio")
 
 
 class TextFormatter(logging.Formatter):

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import uvicorn
 
 from backends.base import FinishReason, ModelInfo, Span, TokenLogprob, Usage
@@ -205,7 +205,7 @@ class Served:
     """A running server: its dispatcher, its URL, a client of it."""
 
     def __init__(
-        self, dispatcher: ScriptedDispatcher, url: str, client: httpx.AsyncClient, server: uvicorn.Server
+        self, dispatcher: ScriptedDispatcher, url: str, client: httpx2.AsyncClient, server: uvicorn.Server
     ):
         self.dispatcher = dispatcher
         self.url = url
@@ -216,13 +216,13 @@ class Served:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    async def chat(self, **body: Any) -> httpx.Response:
+    async def chat(self, **body: Any) -> httpx2.Response:
         """Post a chat completion; a body without messages gets one, one without a model the tiny one."""
         body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]} | body
         return await self.client.post("/v1/chat/completions", json=body)
 
     @asynccontextmanager
-    async def streaming(self, **body: Any) -> AsyncIterator[httpx.Response]:
+    async def streaming(self, **body: Any) -> AsyncIterator[httpx2.Response]:
         """Post a streamed chat completion and hand over the response as it begins."""
         body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True} | body
         async with self.client.stream("POST", "/v1/chat/completions", json=body) as response:
@@ -247,7 +247,7 @@ async def serving(directory: Path, **settings: Any) -> AsyncIterator[Served]:
     running = asyncio.create_task(server.serve(sockets))
     url = url_of(sockets[0])
     try:
-        async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+        async with httpx2.AsyncClient(base_url=url, timeout=20) as client:
             yield Served(dispatcher, url, client, server)
     finally:
         server.should_exit = True

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from backends.base import TokenLogprob
@@ -236,7 +236,7 @@ async def test_each_piece_leaves_at_once(served: Served) -> None:
 
 async def test_a_waiting_stream_has_no_headers_yet(served: Served) -> None:
     served.dispatcher.script = waits(Queued(1))
-    with pytest.raises(httpx.ReadTimeout):
+    with pytest.raises(httpx2.ReadTimeout):
         async with served.client.stream(
             "POST",
             "/v1/chat/completions",

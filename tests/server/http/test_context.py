@@ -42,7 +42,7 @@ async def test_a_request_is_one_line_without_query_key_or_prompt(
     assert lines[0].startswith("POST /v1/chat/completions 200 in ")
     assert lines[0].endswith(" for 127.0.0.1")
     for record in caplog.records:
-        if not record.name.startswith(("httpx", "httpcore")):  # the client of this test
+        if not record.name.startswith(("httpx2", "httpcore2")):  # the client of this test
             assert "secret" not in record.getMessage()
 
 

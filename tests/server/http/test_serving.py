@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -136,8 +136,8 @@ async def test_no_connection_is_taken_while_it_stops_and_a_second_signal_ends_it
         await begun(raw)
         workers = server.workers()
         server.signal()
-        with pytest.raises(httpx.ConnectError):
-            async with asyncio.timeout(5), httpx.AsyncClient() as client:
+        with pytest.raises(httpx2.ConnectError):
+            async with asyncio.timeout(5), httpx2.AsyncClient() as client:
                 while True:
                     await client.get(f"http://127.0.0.1:{server.port}/health")
         server.signal()
