@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from tests.demo_model import MODEL, demo_models_dir
+
+# A shell starts its background jobs with SIGINT ignored, and children inherit that; tests that press Ctrl-C
+# need the default.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before any test imports numpy: it sets how many threads numpy may use, as in a worker.
 import_module("backends.hybrid")

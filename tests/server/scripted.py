@@ -247,7 +247,7 @@ async def serving(directory: Path, **settings: Any) -> AsyncIterator[Served]:
     running = asyncio.create_task(server.serve(sockets))
     url = url_of(sockets[0])
     try:
-        async with httpx2.AsyncClient(base_url=url, timeout=20) as client:
+        async with httpx2.AsyncClient(base_url=url, timeout=120) as client:
             yield Served(dispatcher, url, client, server)
     finally:
         server.should_exit = True
