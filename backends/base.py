@@ -6,8 +6,8 @@ structs: typed on both sides, cheap to encode.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from threading import Event
+from collections.abc import Callable, Sequence
+from threading import Event, Lock
 from typing import Literal, Protocol
 
 import msgspec
@@ -126,6 +126,23 @@ class HybridOptions(msgspec.Struct, frozen=True, kw_only=True):
     meta: str | None = None
 
 
+class RkllmOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The `rkllm:` keys of a registry entry, and which runtime library the server has chosen for it.
+
+    library: absolute path of a librkllmrt.so. runtime, runtime_check: the entry's keys of these names, for
+    what the library itself says once it has loaded the model.
+    """
+
+    library: str | None = None
+    runtime: str | None = None
+    runtime_check: Literal["strict", "warn"] = "strict"
+    base_domain_id: int = 0
+    cpus: tuple[int, ...] = (4, 5, 6, 7)
+    embed_flash: bool = True
+    n_keep: int = -1
+    skip_special_token: bool = False
+
+
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker needs to load a model. Paths are absolute and were checked by the server.
 
@@ -142,16 +159,46 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     stop: list[str] = []
     tokenizer: str | None = None
     hybrid: HybridOptions = HybridOptions()
+    rkllm: RkllmOptions = RkllmOptions()
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a loaded model reports. `runtime` names engine and version, as in "onnxruntime 1.32.0"."""
+    """What a loaded model reports. `runtime` names engine and version, as in "onnxruntime 1.32.0".
+
+    vocab_size 0: not known. details: what else the runtime tells of itself and the model, for people.
+    """
 
     runtime: str
     context_length: int
     vocab_size: int
     memory_mb: int
     warnings: list[str] = []
+    details: dict[str, str] = {}
+
+
+class Cancellation(Event):
+    """A run's cancel switch: an event that can also call someone. For any thread; once set it stays so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._guard = Lock()
+        self._listener: Callable[[], None] | None = None
+
+    def set(self) -> None:
+        """Cancel. Calls the listener, in this thread, the first time."""
+        with self._guard:
+            listener = None if self.is_set() else self._listener
+            super().set()
+        if listener is not None:
+            listener()
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Have `listener` called when this is set, at once if it is. It must not block. None: nobody."""
+        with self._guard:
+            self._listener = listener
+            now = self.is_set()
+        if now and listener is not None:
+            listener()
 
 
 class Sink(Protocol):
@@ -182,7 +229,9 @@ class Backend(Protocol):
     def count_tokens(self, prompt: Sequence[Span]) -> int:
         """Return the length of a prompt in tokens. Raises BackendError(context_length_exceeded) if hopeless."""
 
-    def generate(self, params: GenerateParams, sink: Sink, cancelled: Event) -> tuple[FinishReason, Usage]:
+    def generate(
+        self, params: GenerateParams, sink: Sink, cancelled: Cancellation
+    ) -> tuple[FinishReason, Usage]:
         """Run one answer to its end. Ends early with "cancelled" at the next token once the event is set.
 
         Raises BackendError for what the client or the owner can mend; anything else is a bug or a crash.
