@@ -195,9 +195,12 @@ class Session:
         run.asked.wait()
         if run.ended is Ended.EOS and run.returned.wait(EOS_GRACE_S):
             return
-        while not run.returned.is_set():
+        while True:
+            run.again.clear()
+            if run.returned.is_set():
+                return
             self._functions.rkllm_abort(self._handle)
-            run.returned.wait(ABORT_AGAIN_S)
+            run.again.wait(ABORT_AGAIN_S)
 
     def _check(self, run: _Run, status: int, lines: list[str]) -> None:
         """Raise what went wrong in a run that has returned."""
@@ -227,6 +230,7 @@ class _Run:
         self._decided = threading.Lock()
         self.ended = Ended.ITSELF
         self.asked = threading.Event()  # to end early, or no more to be waited for
+        self.again = threading.Event()  # to abort once more, or no more
         self.returned = threading.Event()  # by the library
         self.error = False
         self.failure: BaseException | None = None
@@ -247,6 +251,7 @@ class _Run:
         """Note that the library has returned."""
         self._end = time.perf_counter()
         self.returned.set()
+        self.again.set()
         self.asked.set()
 
     def outcome(self) -> Outcome:
@@ -266,11 +271,13 @@ class _Run:
             self._take_token(result.contents)
 
     def _take_token(self, result: Any) -> None:
+        self._tokens += 1
         if self._first is None:
             self._first = time.perf_counter()
-        self._tokens += 1
+            if self.asked.is_set():
+                self.again.set()  # it was asked to end before it had begun, and has not heard of it
         if self.asked.is_set():
-            return  # the run has been ended, and the library has not noticed yet
+            return  # the library has not noticed yet
         if self._cancelled.is_set():
             self._ask(Ended.CANCELLED)
         elif (why := self._on_token(result.token_id, result.text or b"")) is not None:

@@ -66,11 +66,12 @@ typedef struct { const char *text; int32_t token_id; void *hidden[2], *logits[2]
 typedef int (*OnResult)(Result *, void *, int);
 typedef struct { OnResult on_result; void *userdata; void *rest[4]; } Callback;
 typedef struct { int what, number; const char *text; } Step;
-enum { PRINT = 100, WAIT_FOR_ABORT, RETURN, NULL_RESULT };
+enum { PRINT = 100, WAIT_FOR_ABORT, RETURN, NULL_RESULT, WAIT_FOR_ABORT_CALL };
 
 Param init_param; char init_path[4096]; Infer infer; Sampling sampling; Input input; int32_t ids[4096];
 char prompt[65536], chat_template[64]; int init_status, null_handle, template_status, kv_size = -1;
-int inits, runs, aborts, destroys; char init_log[4096]; Perf perf; Step steps[4096]; int n_steps;
+volatile int aborts;
+int inits, runs, destroys, deaf_aborts; char init_log[4096]; Perf perf; Step steps[4096]; int n_steps;
 static OnResult on_result; static volatile int aborted; static int token;
 
 int rkllm_init(void **h, Param *p, Callback *c) {
@@ -78,7 +79,7 @@ int rkllm_init(void **h, Param *p, Callback *c) {
   on_result = c->on_result; fputs(init_log, stdout);
   *h = null_handle ? NULL : &token; return init_status; }
 int rkllm_destroy(void *h) { destroys++; return 0; }
-int rkllm_abort(void *h) { aborts++; aborted = 1; return 0; }
+int rkllm_abort(void *h) { aborted = aborts >= deaf_aborts; aborts++; return 0; }
 int rkllm_set_chat_template(void *h, const char *a, const char *b, const char *c) {
   snprintf(chat_template, sizeof chat_template, "[%s][%s][%s]", a, b, c); return template_status; }
 int rkllm_get_kv_cache_size(void *h, int *n) { if (kv_size < 0) return -1; *n = kv_size; return 0; }
@@ -91,6 +92,7 @@ int rkllm_run(void *h, Input *i, Infer *p, void *userdata) {
     Step *s = &steps[n]; char buffer[256]; Result r; memset(&r, 0, sizeof r);
     if (s->what == PRINT) { puts(s->text); continue; }
     if (s->what == WAIT_FOR_ABORT) { while (!aborted) usleep(1000); continue; }
+    if (s->what == WAIT_FOR_ABORT_CALL) { while (!aborts) usleep(1000); continue; }
     if (s->what == RETURN) { status = s->number; continue; }
     if (s->what == NULL_RESULT) { on_result(NULL, userdata, s->number); continue; }
     if (s->text) { snprintf(buffer, sizeof buffer, "%s", s->text); r.text = buffer; }

@@ -15,7 +15,7 @@ from backends.rkllm.backend import load
 from tests.backends.rkllm.clib import DEFAULTS, PARAM, SCRIPTED, compile_library
 from tests.tiny import tiny_tokenizer
 
-PRINT, WAIT_FOR_ABORT, RETURN, NULL_RESULT = 100, 101, 102, 103
+PRINT, WAIT_FOR_ABORT, RETURN, NULL_RESULT, WAIT_FOR_ABORT_CALL = range(100, 105)
 NORMAL, WAITING, FINISH, ERROR = 0, 1, 2, 3
 LOG = (
     "I rkllm: rkllm-runtime version: 1.3.1, rknpu driver version: 0.9.8, platform: RK3588\n"

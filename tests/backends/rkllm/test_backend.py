@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -20,7 +21,7 @@ from backends.base import (
     Span,
     Usage,
 )
-from backends.rkllm.session import EngineLost
+from backends.rkllm.session import ABORT_AGAIN_S, EngineLost
 from backends.rkllm.structs import RKLLMInferParam, RKLLMInput, RKLLMParam, RKLLMSamplingParam
 from tests.backends.rkllm.conftest import (
     ERROR,
@@ -31,6 +32,7 @@ from tests.backends.rkllm.conftest import (
     PRINT,
     RETURN,
     WAIT_FOR_ABORT,
+    WAIT_FOR_ABORT_CALL,
     WAITING,
     ListSink,
     Scripted,
@@ -356,6 +358,25 @@ def test_cancelled_while_tokens_come(scripted: Scripted, spec: ModelSpec, start:
     sink = ListSink(cancel)
     text, reason, usage = ask(start(spec), cancelled=cancelled, sink=sink)
     assert (text, reason, usage.completion_tokens) == ("aaa", "cancelled", 3)
+
+
+def test_an_abort_that_came_before_the_run_began_is_repeated(
+    scripted: Scripted, spec: ModelSpec, start: Start
+) -> None:
+    scripted.set("deaf_aborts", 1)
+    scripted.script(
+        (WAIT_FOR_ABORT_CALL, 0, None), *((NORMAL, 10, b"a") for _ in range(5)), (WAIT_FOR_ABORT, 0, None)
+    )
+    cancelled = Cancellation()
+    backend = start(spec)
+    timer = threading.Timer(0.05, cancelled.set)
+    timer.start()
+    began = time.monotonic()
+    text, reason, _ = ask(backend, cancelled=cancelled)
+    timer.join()
+    assert (text, reason) == ("", "cancelled")
+    assert scripted.get("aborts") == 2
+    assert time.monotonic() - began < ABORT_AGAIN_S  # the first token asks again; nobody waits for it
 
 
 def test_cancelled_before_it_begins(scripted: Scripted, spec: ModelSpec, start: Start) -> None:
