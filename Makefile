@@ -11,7 +11,7 @@ ifneq ($(PIP_INDEX_URL),)
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
 
-.PHONY: help setup serve test test-slow check format lock bench clean
+.PHONY: help setup serve test test-slow check check-static oracle format lock bench clean
 
 help:
 	@echo "make serve      set up what is needed and serve a model on http://127.0.0.1:8000"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-slow  all tests: reference values made again, other Pythons, aarch64"
 	@echo "make check      formatting, lint, types and the quick tests"
 	@echo "make bench      measure speed and memory (long; stop other work first)"
+	@echo "make oracle     make the reference values of the tests again (needs torch, of its own)"
 	@echo "make lock       renew the locked dependencies"
 
 $(UV): requirements/uv.txt
@@ -30,7 +31,7 @@ $(UV): requirements/uv.txt
 $(VENV)/.installed: $(UV) pyproject.toml requirements/all.txt
 	@echo "rkserve: installing what is needed into $(VENV) (a minute or so the first time)"
 	@test -x $(BIN)/python || $(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV)
-	@VIRTUAL_ENV=$(VENV) $(UV) pip sync --quiet --require-hashes requirements/all.txt
+	@VIRTUAL_ENV=$(VENV) $(UV) pip sync --quiet --require-hashes --compile-bytecode requirements/all.txt
 	@VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -45,11 +46,16 @@ test: setup
 test-slow: setup
 	$(PYTEST) $(ARGS)
 
-check: setup
+check: check-static test
+
+check-static: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(PYTEST) -m "not slow" $(ARGS)
+
+oracle:
+	$(PYTHON) -m tests.oracle.environment
+	.venv-oracle/bin/python -m tests.oracle.make
 
 format: setup
 	$(BIN)/ruff format .

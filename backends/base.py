@@ -202,7 +202,7 @@ class Cancellation(Event):
 
 
 class Sink(Protocol):
-    """Where a backend puts what a run produces. Called from the engine's thread only; never blocks for long."""
+    """Where a backend puts what a run produces. Called from the engine's thread; never blocks for long."""
 
     def prefill(self, done: int, total: int) -> None:
         """Report that `done` of the `total` prompt tokens that must be computed have been."""
@@ -227,7 +227,7 @@ class Backend(Protocol):
     info: ModelInfo
 
     def count_tokens(self, prompt: Sequence[Span]) -> int:
-        """Return the length of a prompt in tokens. Raises BackendError(context_length_exceeded) if hopeless."""
+        """Return the length of a prompt in tokens. Raises context_length_exceeded if it is hopeless."""
 
     def generate(
         self, params: GenerateParams, sink: Sink, cancelled: Cancellation

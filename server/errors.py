@@ -42,9 +42,7 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, dict[str, str | None]]:
         """Return the JSON body the OpenAI clients expect."""
-        return {
-            "error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
-        }
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
 class InvalidRequest(ApiError):

@@ -1,0 +1,62 @@
+"""The installed models, with the standard fields and what else a client may want to know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from server.api.openapi import ERRORS
+from server.api.state import AppState, state_of
+from server.registry import Entry
+from server.registry.blocks import HubSource
+
+router = APIRouter()
+
+
+@router.get("/v1/models", summary="Installed models", responses=ERRORS)
+async def list_models(request: Request) -> dict[str, Any]:
+    """List the models that can be asked now."""
+    state = state_of(request)
+    return {"object": "list", "data": [_model(state, entry) for entry in state.registry.installed()]}
+
+
+@router.get("/v1/models/{name:path}", summary="One model", responses=ERRORS)
+async def get_model(name: str, request: Request) -> dict[str, Any]:
+    """Describe one installed model, by id or alias."""
+    state = state_of(request)
+    return _model(state, state.generations.installed(name))
+
+
+def _model(state: AppState, entry: Entry) -> dict[str, Any]:
+    status = next((status for status in state.dispatcher.status() if status.id == entry.id), None)
+    info = status.info if status is not None else None
+    return {
+        "id": entry.id,
+        "object": "model",
+        "created": _changed(entry.path(state.settings.models_dir)),
+        "owned_by": _owner(entry),
+        "aliases": list(entry.aliases),
+        "context_length": info.context_length if info is not None else entry.context_length,
+        "max_tokens": entry.max_tokens,
+        "capabilities": list(entry.capabilities),
+        "backend": entry.backend,
+        "loaded": status is not None and status.loaded,
+        "runtime": info.runtime if info is not None else entry.runtime,
+        "license": entry.license.id,
+        "warnings": list(status.warnings) if status is not None else [],
+    }
+
+
+def _changed(path: Path) -> int:
+    """Return when a model's files were put there, in seconds since 1970; 0 if they are gone again."""
+    try:
+        return int(path.stat().st_mtime)
+    except OSError:
+        return 0
+
+
+def _owner(entry: Entry) -> str:
+    """Return whose model it is as far as its source tells: the owner of the repository."""
+    return entry.source.repo.partition("/")[0] if isinstance(entry.source, HubSource) else "local"

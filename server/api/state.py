@@ -1,0 +1,33 @@
+"""What the routes work with, put into the application's state by `create_app`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from server.generation.service import GenerationService
+from server.registry import Registry
+from server.scheduling import Dispatcher
+from server.settings import Settings
+
+
+@dataclass(frozen=True)
+class AppState:
+    """The parts of the server."""
+
+    settings: Settings
+    registry: Registry
+    dispatcher: Dispatcher
+    generations: GenerationService
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest body, in bytes."""
+        return int(self.settings.max_body_mb * 2**20)
+
+
+def state_of(request: Request) -> AppState:
+    """Return the parts of the server that answers this request."""
+    state: AppState = request.app.state.rkserve
+    return state

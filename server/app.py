@@ -1,0 +1,80 @@
+"""Puts the HTTP application together: layers, routes, and the dispatcher's life. Starts no server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from server.api import health, models
+from server.api.chat import route as chat
+from server.api.chat.schema import ChatRequest
+from server.api.openapi import install_openapi
+from server.api.state import AppState
+from server.generation.service import GenerationService
+from server.http.context import RequestContext
+from server.http.errors import install_error_handlers
+from server.http.keys import Gate, load_keys
+from server.registry import Registry
+from server.scheduling import Dispatcher
+from server.settings import Settings, SettingsError
+from server.templates import TemplateError, Templates
+
+EXPOSED_HEADERS = ("x-request-id", "x-rkserve-dropped", "x-should-retry", "retry-after")
+
+
+def create_app(settings: Settings, registry: Registry, *, dispatcher: Dispatcher | None = None) -> FastAPI:
+    """Return the application. Its lifespan starts and stops the dispatcher, one of its own if none is given.
+
+    Raises SettingsError for keys that cannot be read, for a server that would be open to the network, and
+    for a broken template of an installed model.
+    """
+    keys = load_keys(settings)
+    dispatcher = dispatcher or Dispatcher(settings, registry)
+    templates = Templates(settings.models_dir)
+    for entry in registry.installed():
+        try:
+            templates.check(entry)
+        except TemplateError as error:
+            raise SettingsError([f"{entry.id}: {error.message}"]) from error
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await dispatcher.start()
+        try:
+            yield
+        finally:
+            await dispatcher.stop()
+
+    app = FastAPI(
+        title="rkserve",
+        summary="OpenAI-compatible models on an RK3588 board",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.rkserve = AppState(
+        settings=settings,
+        registry=registry,
+        dispatcher=dispatcher,
+        generations=GenerationService(settings, registry, templates, dispatcher),
+    )
+    install_error_handlers(app)
+    # The last one added is the outermost.
+    app.add_middleware(Gate, keys=keys)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=list(EXPOSED_HEADERS),
+        )
+    app.add_middleware(RequestContext)
+    for router in (health.router, models.router, chat.router):
+        app.include_router(router)
+    install_openapi(app, ChatRequest)
+    return app

@@ -1,0 +1,97 @@
+"""The typer application: which commands there are, and how each of them ends.
+
+Must stay quick to import: typer and rich only. `rkserve --version` is run by scripts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, cast
+
+import typer
+
+from server.cli import chat, convert, key, models, pull, serve
+from server.cli.console import CommandError, say
+
+INTERRUPTED = 130
+
+# Where this class lives differs between typer's releases; that it is BadParameter's base does not.
+UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
+
+app = typer.Typer(
+    name="rkserve",
+    help="Serve language models over the OpenAI API, from an RK3588 board or any other machine.",
+    epilog="Begin with: [bold]rkserve pull smollm2-135m[/], then [bold]rkserve serve[/]. "
+    "Settings come from flags, RKSERVE_* variables and /etc/rkserve/rkserve.env.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
+app.command("models", epilog=models.EXAMPLES)(models.models)
+app.command("pull", epilog=pull.EXAMPLES)(pull.pull)
+app.command("chat", epilog=chat.EXAMPLES)(chat.chat)
+app.add_typer(convert.app, name="convert")
+app.add_typer(key.app, name="key")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"rkserve {version('rkserve')}")
+        except PackageNotFoundError:
+            print("rkserve, run from its source tree without being installed")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line and exit: 0, 1 for an error, 2 for wrong usage, 130 for Ctrl-C."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        code = app(prog_name="rkserve", standalone_mode=False)
+        sys.stdout.flush()
+        if code == INTERRUPTED:
+            say("interrupted")
+        return code if isinstance(code, int) else 0
+    except UsageError as error:
+        return _usage(error)
+    except CommandError as error:
+        for line in str(error).splitlines():
+            say(line)
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        say("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has gone; pointing stdout elsewhere keeps Python from failing again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return 1
+
+
+def _usage(error: typer.BadParameter) -> int:
+    """Print what is wrong with the arguments; a command without any has printed its help already."""
+    command = error.ctx.command_path if error.ctx is not None else "rkserve"
+    message = error.format_message().strip().rstrip(".")
+    if message:
+        print(f"{command}: {message}. See {command} --help", file=sys.stderr)
+    return 2

@@ -1,0 +1,26 @@
+"""How commands talk to people: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+
+
+class CommandError(Exception):
+    """What went wrong, in lines that also say what to do. Ends the command; exit code 2 for wrong usage."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def results() -> Console:
+    """Return a console for what the command was asked for. Not a terminal: as wide as its content."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=10_000)
+
+
+def say(message: str) -> None:
+    """Print a line about what is going on, on standard error; never wrapped, so that scripts can read it."""
+    print(f"rkserve: {message}", file=sys.stderr, flush=True)

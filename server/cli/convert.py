@@ -1,0 +1,38 @@
+"""rkserve convert: make a folder for the hybrid engine out of a model file. Needs the extra `convert`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server.cli.console import say
+from server.cli.converting import converting
+from server.cli.progress import progress
+
+app = typer.Typer(
+    help="Convert a model to a folder for the hybrid engine.", no_args_is_help=True, rich_markup_mode="rich"
+)
+
+
+@app.callback()
+def _group() -> None:
+    pass  # with one command only, typer would make the group itself that command
+
+
+@app.command("gguf", epilog="Example: [bold]rkserve convert gguf SmolLM2-135M.gguf --out smollm2[/]")
+def gguf(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The .gguf file.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="The folder to write.", show_default=False)
+    ],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder of that name.")] = False,
+) -> None:
+    """Convert a GGUF file of the architecture Llama, in fp32."""
+    with converting():
+        from convert.gguf import convert_gguf
+
+        with progress(f"converting {file.name}") as report:
+            convert_gguf(file, out, overwrite=overwrite, progress=report)
+    say(f"wrote {out}")

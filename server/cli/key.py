@@ -1,0 +1,128 @@
+"""rkserve key: the API keys of the server. The file holds hashes; a key is shown once, when it is made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server.cli.console import CommandError, say
+from server.cli.context import settings_for
+
+KEY_BYTES = 32
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@-]{0,63}")
+
+app = typer.Typer(
+    help="Make, list and revoke the API keys of this server.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    epilog="Example: [bold]rkserve key add open-webui[/]. A running server takes up changes by itself.",
+)
+KeysFile = Annotated[
+    str | None,
+    typer.Option("--file", metavar="FILE", help="The keys file; else RKSERVE_API_KEYS_FILE, else your own."),
+]
+
+
+@app.command("add")
+def add(
+    name: Annotated[str, typer.Argument(help="Whom or what the key is for.")], file: KeysFile = None
+) -> None:
+    """Make a key and print it. It cannot be shown again."""
+    if not _NAME.fullmatch(name):
+        raise CommandError(f'"{name}" is no name for a key: use letters, digits, spaces and . _ @ -')
+    path = _keys_file(file)
+    lines = _read(path)
+    if name in _names(lines):
+        raise CommandError(f'there is a key "{name}" already; rkserve key revoke "{name}" takes it away')
+    key = "rk-" + secrets.token_urlsafe(KEY_BYTES)
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    _write(path, [*lines, f"{name}:{digest}"])
+    print(key)
+    say(f"keep it, it is not shown again; its hash is in {path}")
+
+
+@app.command("list")
+def list_keys(
+    file: KeysFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of names.")] = False,
+) -> None:
+    """Print the names of the keys there are."""
+    path = _keys_file(file)
+    names = _names(_read(path))
+    if as_json:
+        print(json.dumps(names))
+        return
+    for name in names:
+        print(name)
+    if not names:
+        say(f"no keys in {path}; rkserve key add NAME makes one")
+
+
+@app.command("revoke")
+def revoke(name: Annotated[str, typer.Argument(help="The key's name.")], file: KeysFile = None) -> None:
+    """Take a key away. A running server stops accepting it at once."""
+    path = _keys_file(file)
+    lines = _read(path)
+    kept = [line for line in lines if _name(line) != name]
+    if len(kept) == len(lines):
+        raise CommandError(f'there is no key "{name}" in {path}; rkserve key list shows all')
+    _write(path, kept)
+    say(f'"{name}" is revoked')
+
+
+def _keys_file(flag: str | None) -> Path:
+    from server.settings import default_config_file
+
+    settings = settings_for({"api_keys_file": flag})
+    return settings.api_keys_file or default_config_file("keys")
+
+
+def _read(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path} is not a keys file: it is not UTF-8 text") from error
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _name(line: str) -> str | None:
+    """Return the name in a line of the file, None for a blank line or a comment."""
+    line = line.strip()
+    return None if not line or line.startswith("#") else line.rpartition(":")[0].strip()
+
+
+def _names(lines: list[str]) -> list[str]:
+    return [name for line in lines if (name := _name(line)) is not None]
+
+
+def _write(path: Path, lines: list[str]) -> None:
+    """Replace the file in one step. A new one is for its owner only; another keeps its owner and mode."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # mode 0600
+    except OSError as error:
+        raise CommandError(f"{path} cannot be written: {error.strerror}") from error
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+            if path.exists():
+                before = path.stat()
+                os.fchown(file.fileno(), before.st_uid, before.st_gid)
+                os.fchmod(file.fileno(), before.st_mode & 0o777)
+        os.replace(name, path)
+    except OSError as error:
+        os.unlink(name)
+        raise CommandError(f"{path} cannot be written: {error.strerror}") from error

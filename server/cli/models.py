@@ -1,0 +1,119 @@
+"""rkserve models: the table of all models that are known, and what is there of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from server.cli.console import results, say
+from server.cli.context import ModelsDir, ModelsFile, registry_for, settings_for
+
+if TYPE_CHECKING:
+    from server.registry import Entry
+
+EXAMPLES = "Examples: [bold]rkserve models[/], [bold]rkserve models --json[/]"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is shown of one model. runtime: what would run it here, None if nothing; size_mb: on the disk."""
+
+    id: str
+    installed: bool
+    runtime: str | None
+    size_mb: int | None
+    memory_mb: int
+    license: str
+    score: float | None
+    tokens_per_s: float | None
+    remark: str | None
+
+
+def models(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    models_file: ModelsFile = None,
+    models_dir: ModelsDir = None,
+) -> None:
+    """List the models that are known: which are installed, what they need, how good and quick they are."""
+    settings = settings_for({"models_file": models_file, "models_dir": models_dir})
+    registry = registry_for(settings)
+    rows = [_row(entry, settings.models_dir) for entry in registry.entries.values()]
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
+        return
+    _print_table(rows)
+    if not any(row.installed for row in rows):
+        say(f"none is installed in {settings.models_dir}; rkserve pull smollm2-135m fetches the demo model")
+
+
+def _row(entry: Entry, models_dir: Path) -> Row:
+    installed = entry.installed(models_dir)
+    return Row(
+        id=entry.id,
+        installed=installed,
+        runtime=_runtime(entry),
+        size_mb=round(_size_bytes(entry.path(models_dir)) / 1e6) if installed else None,
+        memory_mb=entry.memory_mb,
+        license=entry.license.id,
+        score=entry.measured.score,
+        tokens_per_s=entry.measured.tokens_per_s,
+        remark=entry.measured.remark,
+    )
+
+
+def _runtime(entry: Entry) -> str | None:
+    """Return engine and version that would run the model on this machine, None where there is none."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    if entry.backend != "hybrid" or entry.hybrid.executor not in ("auto", "onnxruntime"):
+        return None
+    try:
+        return f"onnxruntime {version('onnxruntime')}"
+    except PackageNotFoundError:
+        return None
+
+
+def _size_bytes(path: Path) -> int:
+    files = (file for file in path.rglob("*") if file.is_file()) if path.is_dir() else (path,)
+    return sum(file.stat().st_size for file in files)
+
+
+def _print_table(rows: list[Row]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in ("ID", "INSTALLED", "RUNTIME"):
+        table.add_column(header, no_wrap=header == "ID")
+    for header in ("SIZE", "MEMORY", "SCORE", "TOK/S"):
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("LICENCE")
+    table.add_column("REMARK")
+    for row in rows:
+        cells = (
+            row.id,
+            "yes" if row.installed else "-",
+            row.runtime or "-",
+            _megabytes(row.size_mb),
+            _megabytes(row.memory_mb),
+            _number(row.score),
+            _number(row.tokens_per_s),
+            row.license,
+            row.remark or "",
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    results().print(table)
+
+
+def _megabytes(value: int | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value / 1000:.1f} GB" if value >= 1000 else f"{value} MB"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"

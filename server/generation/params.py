@@ -1,0 +1,48 @@
+"""What a client chose over what the entry says: the parameters of each answer. Pure."""
+
+from __future__ import annotations
+
+from backends.base import GenerateParams, Sampling, Span
+from server.generation.request import GenerationRequest, SamplingChoice
+from server.registry import Entry
+
+SEEDS = 2**63
+MOST_TOKENS = 2**31 - 1
+
+
+def choice_params(request: GenerationRequest, entry: Entry, prompt: list[Span]) -> tuple[GenerateParams, ...]:
+    """Return each answer's parameters: the entry's defaults, what the client chose, a seed of its own."""
+    seed = request.sampling.seed
+    return tuple(
+        GenerateParams(
+            prompt=prompt,
+            sampling=merged_sampling(
+                entry, request.sampling, None if seed is None else (seed + index) % SEEDS
+            ),
+            max_tokens=None if request.max_tokens is None else min(request.max_tokens, MOST_TOKENS),
+            stop=list(request.stop),
+            logprobs=request.logprobs,
+        )
+        for index in range(request.n)
+    )
+
+
+def merged_sampling(entry: Entry, chosen: SamplingChoice, seed: int | None) -> Sampling:
+    """Return the entry's sampling overlaid by what the client chose."""
+    defaults = entry.sampling
+
+    def pick(name: str) -> float:
+        value = getattr(chosen, name)
+        return float(getattr(defaults, name) if value is None else value)
+
+    return Sampling(
+        temperature=pick("temperature"),
+        top_p=pick("top_p"),
+        top_k=int(pick("top_k")),
+        min_p=pick("min_p"),
+        repeat_penalty=pick("repeat_penalty"),
+        presence_penalty=pick("presence_penalty"),
+        frequency_penalty=pick("frequency_penalty"),
+        seed=seed,
+        logit_bias=dict(chosen.logit_bias),
+    )

@@ -1,0 +1,54 @@
+"""What a client wants, whichever route it came by. Plain values: no schema of a route, no HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingChoice:
+    """The sampling a client chose. None: not chosen, the entry's default counts."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """Something that binds the answer. `param` names the field that asks for it, for the error."""
+
+    param: str
+    kind: Literal["form", "call"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationRequest:
+    """One request for answers.
+
+    model: the name asked for, None for the default. messages: normalised, as Templates.render takes them.
+    client: whom the queue counts it for. logprobs: None for none, else how many alternatives. thinking: None
+    for the entry's default. continue_final: the answer goes on where the last message ends.
+    tools_offered: tools the model may use but need not.
+    """
+
+    model: str | None
+    messages: Sequence[Mapping[str, Any]]
+    client: str
+    n: int = 1
+    sampling: SamplingChoice = field(default_factory=SamplingChoice)
+    max_tokens: int | None = None
+    stop: Sequence[str] = ()
+    logprobs: int | None = None
+    thinking: bool | None = None
+    continue_final: bool = False
+    tools_offered: bool = False
+    constraints: Sequence[Constraint] = ()

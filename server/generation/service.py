@@ -1,0 +1,138 @@
+"""From a request to a job: which model, can it do that, its prompt, does it fit."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from backends.base import Span
+from server.errors import ContextLengthExceeded, InvalidRequest, ModelNotInstalled
+from server.generation.capabilities import check_capabilities
+from server.generation.generation import Generation
+from server.generation.overflow import Messages, without_oldest
+from server.generation.params import choice_params
+from server.generation.request import GenerationRequest
+from server.generation.thinking import begun_mark
+from server.registry import Entry, Registry
+from server.scheduling import Dispatcher, Job
+from server.settings import Settings
+from server.templates import Templates
+
+# Tokens that no text of the prompt stands for: a beginning-of-sequence token and the like.
+EXTRA_TOKENS = 8
+# Where the oldest turns make room, an answer gets at least this part of the context.
+ROOM_SHARE = 4
+
+
+class GenerationService:
+    """Prepares requests. One for the whole server; holds no state of any client."""
+
+    def __init__(
+        self, settings: Settings, registry: Registry, templates: Templates, dispatcher: Dispatcher
+    ) -> None:
+        self._models_dir = settings.models_dir
+        self._default_model = settings.default_model
+        self._registry = registry
+        self._templates = templates
+        self._dispatcher = dispatcher
+
+    def installed(self, name: str) -> Entry:
+        """Return the installed entry of an id or alias. Raises ModelNotFound and ModelNotInstalled."""
+        entry = self._registry.resolve(name)
+        if not entry.installed(self._models_dir):
+            raise ModelNotInstalled(
+                f"The model {entry.id} is known but not installed. Install it with: rkserve pull {entry.id}",
+                "model",
+            )
+        return entry
+
+    def chosen(self, name: str | None) -> Entry:
+        """Return the installed entry of a name; for none the default model, or the only one there is.
+
+        Raises as `installed` does, and InvalidRequest where a name is needed and missing.
+        """
+        if name := name or self._default_model:
+            return self.installed(name)
+        there = self._registry.installed()
+        if len(there) == 1:
+            return there[0]
+        names = ", ".join(entry.id for entry in there)
+        raise InvalidRequest(
+            "The request names no model, and this server has no default (RKSERVE_DEFAULT_MODEL). "
+            + (f"Installed: {names}." if there else "None is installed; rkserve models lists what there is."),
+            "model",
+        )
+
+    async def prepare(self, request: GenerationRequest) -> Generation:
+        """Check a request, render its prompt and make its job. Raises ApiError subclasses."""
+        entry = self.chosen(request.model)
+        check_capabilities(request, entry)
+        prompt = self._render(entry, request, request.messages)
+        dropped = ["tools"] if request.tools_offered else []
+        shorten = partial(self._shorter_job, entry, request) if entry.overflow == "truncate_oldest" else None
+        job = self._job(entry, request, prompt)
+        try:
+            await self._check_length(entry, prompt)
+        except ContextLengthExceeded:
+            shorter = None if shorten is None else await shorten()
+            if shorter is None:
+                raise
+            job = shorter
+            dropped.append("messages")
+        begun = ""
+        if entry.thinking is not None:
+            begun = begun_mark(_template_tail(prompt, 2 * len(entry.thinking.open)), entry.thinking.open)
+        return Generation(self._dispatcher, job, reasoning_begun=begun, dropped=dropped, shorten=shorten)
+
+    def _render(self, entry: Entry, request: GenerationRequest, messages: Messages) -> list[Span]:
+        thinking = request.thinking if entry.thinking is not None else None
+        return self._templates.render(
+            entry, messages, None, thinking=thinking, continue_final=request.continue_final
+        )
+
+    def _job(self, entry: Entry, request: GenerationRequest, prompt: list[Span]) -> Job:
+        return Job(entry=entry, client=request.client, params=choice_params(request, entry, prompt))
+
+    async def _shorter_job(self, entry: Entry, request: GenerationRequest) -> Job | None:
+        """Return the job without its oldest turns; None if that does not help or the model is not loaded.
+
+        An answer gets room as well: what was asked for, or a quarter of the context if that is less.
+        """
+        room = min(request.max_tokens or entry.max_tokens, entry.context_length // ROOM_SHARE)
+
+        async def fits(messages: Messages) -> bool:
+            try:
+                tokens = await self._dispatcher.count(entry, self._render(entry, request, messages))
+            except ContextLengthExceeded:
+                return False
+            return tokens is not None and tokens + room <= entry.context_length
+
+        messages = await without_oldest(request.messages, fits)
+        return None if messages is None else self._job(entry, request, self._render(entry, request, messages))
+
+    async def _check_length(self, entry: Entry, prompt: list[Span]) -> None:
+        """Raise ContextLengthExceeded where a loaded model can tell; else the worker will.
+
+        A token stands for at least one byte, so a prompt of fewer bytes than the context need not be counted.
+        """
+        most = sum(len(span.text) for span in prompt) * 4 + EXTRA_TOKENS
+        if most < entry.context_length:
+            return
+        if sum(len(span.text.encode()) for span in prompt) + EXTRA_TOKENS < entry.context_length:
+            return
+        tokens = await self._dispatcher.count(entry, prompt)
+        if tokens is not None and tokens >= entry.context_length:
+            raise ContextLengthExceeded(
+                f"the prompt has {tokens} tokens, and {entry.id} has a context of {entry.context_length}, "
+                "which prompt and answer share; shorten the messages",
+                "messages",
+            )
+
+
+def _template_tail(prompt: list[Span], length: int) -> str:
+    """Return at least the last `length` characters of the prompt, as far as they are the template's own."""
+    tail = ""
+    for span in reversed(prompt):
+        if not span.control or len(tail) >= length:
+            break
+        tail = span.text + tail
+    return tail

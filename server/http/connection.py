@@ -1,0 +1,119 @@
+"""Limits on connections that uvicorn does not have: slow headers, unread uploads, clients that vanish.
+
+uvicorn's own protocol closes a connection that was idle for `timeout_keep_alive` after an answer, but waits
+for ever for a first request and for the rest of its headers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from server.errors import InvalidRequest
+
+HEADERS_S = 20.0
+MOST_HEADER_BYTES = 64 * 1024
+# How long a client may go on sending a body whose answer it has got already.
+UNREAD_BODY_S = 5.0
+# A peer that vanished without a word is found out in 60 + 4 * 15 seconds.
+_KEEP_ALIVE = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
+
+
+class LimitedConnection(HttpToolsProtocol):
+    """One connection. A deadline runs while it is silent or sends headers, and while an unread body comes."""
+
+    _deadline: asyncio.TimerHandle | None = None
+    _header_bytes = 0
+    _in_headers = True
+    _refused = False
+    _cycles: deque[RequestResponseCycle]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        super().connection_made(transport)
+        self.access_log = False  # it would log queries; RequestContext has a log of its own
+        self._cycles = deque()
+        self._expire_in(HEADERS_S)
+        tcp = transport.get_extra_info("socket")
+        if tcp is not None and tcp.family in (socket.AF_INET, socket.AF_INET6):
+            tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            # asyncio does this only for sockets made with an explicit protocol number.
+            tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for option, value in _KEEP_ALIVE.items():
+                tcp.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # uvicorn tells only the newest of several pipelined requests that the client has left.
+        for cycle in self._cycles:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+            cycle.message_event.set()
+        self._cycles.clear()
+        self.pipeline.clear()
+        self._stop_deadline()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        if self._in_headers:
+            if self._deadline is None:
+                self._expire_in(HEADERS_S)
+            self._header_bytes += len(data)
+        super().data_received(data)
+        # Counted by what arrived at once: a body in the same packet as its headers is none of theirs.
+        if self._in_headers and self._header_bytes > MOST_HEADER_BYTES and not self.transport.is_closing():
+            self._refuse(431, f"the request's headers are larger than {MOST_HEADER_BYTES} bytes")
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        self._header_bytes = 0
+        self._stop_deadline()
+        while self._cycles and self._cycles[0].response_complete:
+            self._cycles.popleft()
+        super().on_headers_complete()
+        self._cycles.append(self.cycle)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_headers = True
+        self._stop_deadline()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._in_headers and self.cycle.response_complete and not self.transport.is_closing():
+            self._expire_in(UNREAD_BODY_S)
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "this is no valid HTTP request")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer in the API's form and close; whole requests that came before get their answers first."""
+        self._refused = True
+        pending = [cycle for cycle in self._cycles if not cycle.response_complete]
+        if pending and not pending[-1].more_body:
+            pending[-1].keep_alive = False  # uvicorn closes after this answer
+            return
+        if not pending or (len(pending) == 1 and not pending[0].response_started):
+            body = msgspec.json.encode(InvalidRequest(message).body())
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            self.transport.write(STATUS_LINE[status] + head % len(body) + body)
+        self.transport.close()
+
+    def _expire_in(self, seconds: float) -> None:
+        self._stop_deadline()
+        self._deadline = self.loop.call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        """Close, unless an answer is under way: bytes that follow its request are no reason to cut it."""
+        self._deadline = None
+        if all(cycle.response_complete for cycle in self._cycles):
+            self.transport.close()
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

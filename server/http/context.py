@@ -1,0 +1,80 @@
+"""The outermost layer of a request: its id, its line in the log, a last resort for what nobody foresaw."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Awaitable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.errors import InternalError
+from server.http.clients import ClientGone
+from server.http.errors import error_response
+from server.logs import REQUEST_ID
+
+_SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_CLIENT_GONE = 499
+
+_access = logging.getLogger("rkserve.access")
+_log = logging.getLogger(__name__)
+
+
+class RequestContext:
+    """ASGI middleware. Knows paths and statuses, never bodies, queries or keys."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        id_header = (b"x-request-id", request_id.encode())
+        begun = time.monotonic()
+        status: int | None = None
+
+        def send_with_id(message: Message) -> Awaitable[None]:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), id_header]
+            return send(message)
+
+        token = REQUEST_ID.set(request_id)
+        try:
+            await self._app(scope, receive, send_with_id)
+        except ClientGone:
+            status = _CLIENT_GONE
+        except Exception:
+            _log.exception("a fault of the server's own")
+            if status is not None:
+                raise  # the headers are gone: all that is left is to cut the connection
+            await error_response(
+                InternalError(f"a fault in rkserve; its log tells more under request id {request_id}")
+            )(scope, receive, send_with_id)
+        finally:
+            _access.info(
+                "%s %s %s in %.0f ms for %s",
+                scope["method"],
+                _shown_path(scope),
+                status or "cut",
+                1000 * (time.monotonic() - begun),
+                scope.get("rkserve.client") or "?",
+            )
+            REQUEST_ID.reset(token)
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
+            return str(value, "ascii")
+    return f"req-{uuid.uuid4().hex}"
+
+
+def _shown_path(scope: Scope) -> str:
+    """Return the path as it was sent, percent signs and all: it cannot break a line of the log."""
+    return repr(scope["raw_path"][:200].decode("latin-1"))[1:-1]

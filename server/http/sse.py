@@ -1,0 +1,107 @@
+"""A stream of server-sent events whose status waits for the first of them. Knows no API: bytes in, bytes out.
+
+sse-starlette does the streaming: keep-alive comments, the end when a client leaves. Added here is that the
+headers are held back, and that a late error is an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+
+import msgspec
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.types import Message, Receive, Scope, Send
+
+from server.errors import ApiError, InternalError
+from server.http.clients import ClientGone
+
+DONE = b"data: [DONE]\n\n"
+_SEPARATOR = "\n"
+_log = logging.getLogger(__name__)
+
+
+class EventStream(EventSourceResponse):
+    """Sends ready-made events as they come, one message each, and every `ping_s` a comment with `state`.
+
+    The headers are held back until the first of either, so that an error before it still has a status; a
+    later one is an event, and the last. When the client leaves, the events are closed: ClientGone.
+    """
+
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        *,
+        state: Callable[[], str],
+        ping_s: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            self._with_late_errors(events),
+            headers=headers,
+            ping=ping_s,
+            sep=_SEPARATOR,
+            ping_message_factory=lambda: ServerSentEvent(comment=state(), sep=_SEPARATOR),
+            client_close_handler_callable=_gone,
+        )
+        self._start = HeldStart()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await super().__call__(scope, receive, self._start.holding(send))
+
+    async def _listen_for_exit_signal_with_grace(self) -> None:
+        # The library asks every half second whether uvicorn is to exit, and then cuts all streams at once.
+        # Here the dispatcher ends them, each with an event that says so, when their grace time is over.
+        await asyncio.get_running_loop().create_future()
+
+    async def _with_late_errors(self, events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+        except Exception as error:
+            if not self._start.sent:
+                raise
+            yield _failure(error)
+
+
+class HeldStart:
+    """Keeps back a response's start until there is something of its body to send. `sent`: it has gone out."""
+
+    def __init__(self) -> None:
+        self.sent = False
+        self._message: Message | None = None
+        self._sending = asyncio.Lock()
+
+    def holding(self, send: Send) -> Send:
+        """Return a `send` that does so. Events and comments may be sent through it from two tasks."""
+
+        async def held(message: Message) -> None:
+            if self.sent:
+                await send(message)
+            elif message["type"] == "http.response.start":
+                self._message = message
+            else:
+                async with self._sending:
+                    if not self.sent:
+                        assert self._message is not None
+                        await send(self._message)
+                        self.sent = True
+                await send(message)
+
+        return held
+
+
+async def _gone(_: Message) -> None:
+    raise ClientGone
+
+
+def _failure(error: Exception) -> bytes:
+    if not isinstance(error, ApiError):
+        _log.error("a fault of the server's own in mid-stream", exc_info=error)
+        error = InternalError("a fault in rkserve ended the answer; the server's log tells more")
+    elif error.status >= 500:
+        _log.warning("%s: %s", error.code, error.message)
+    return b"data: " + msgspec.json.encode(error.body()) + b"\n\n"

@@ -1,0 +1,81 @@
+"""Parses a JSON body into a schema, and says what is wrong with it in words and with the field's path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from server.errors import InvalidRequest
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+_LONGEST_PARAM = 200
+_TAG = re.compile(r"<.*>|\[.*\]", re.DOTALL)
+
+_WORDS = {
+    "missing": "is required",
+    "string_type": "must be a string",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing_size": "is too large a number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "greater_than": "must be greater than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "too_short": "must have at least {min_length}, and has {actual_length}",
+    "too_long": "must have at most {max_length}, and has {actual_length}",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "literal_error": "must be {expected}",
+    "string_unicode": "must be text in UTF-8",
+    "value_error": "{error}",
+    "recursion_loop": "is nested too deeply",
+}
+
+
+def parse(schema: type[Schema], body: bytes) -> Schema:
+    """Return a body's content. Raises InvalidRequest, whatever the bytes are."""
+    if not body.strip():
+        raise InvalidRequest("the body is empty; it must be a JSON object")
+    try:
+        return schema.model_validate_json(body)
+    except ValidationError as error:
+        raise first_problem(error.errors(include_url=False, include_input=False)) from None
+
+
+def first_problem(problems: Sequence[Mapping[str, Any]]) -> InvalidRequest:
+    """Return the error of the first of pydantic's problems; how many more there are is said too."""
+    problem = problems[0]
+    kind, context = problem["type"], problem.get("ctx", {})
+    param = field_path(problem["loc"])
+    if kind == "json_invalid":
+        return InvalidRequest(f"the body is not valid JSON: {context['error']}")
+    words = _WORDS.get(kind)
+    said = words.format(**context) if words else _lower_first(problem["msg"])
+    message = f"{param} {said}" if param else f"the body {said}"
+    if len(problems) > 1:
+        message += f" (and {len(problems) - 1} more like this)" if len(problems) > 2 else " (and one more)"
+    return InvalidRequest(message, param or None)
+
+
+def field_path(location: Sequence[str | int]) -> str:
+    """Return messages.3.content for pydantic's location.
+
+    Names in angle or square brackets are left out: tags of unions (fields.py) and pydantic's mark for keys.
+    """
+    parts = (str(part) for part in location)
+    return ".".join(part for part in parts if not _TAG.fullmatch(part))[:_LONGEST_PARAM]
+
+
+def _lower_first(message: str) -> str:
+    return message[:1].lower() + message[1:]

@@ -1,0 +1,9 @@
+"""models.yaml: the models this server knows, read, checked and looked up. Loads no model."""
+
+from server.registry.entry import Entry
+from server.registry.load import load_registry, packaged_file
+from server.registry.problems import Problem, RegistryError
+from server.registry.registry import Registry
+from server.registry.spec import model_spec
+
+__all__ = ["Entry", "Problem", "Registry", "RegistryError", "load_registry", "model_spec", "packaged_file"]

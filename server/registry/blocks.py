@@ -1,0 +1,297 @@
+"""The nested blocks of a registry entry, one class each. Pure values: no file is looked at here.
+
+Unknown keys are refused everywhere. Numbers are strict (a quoted number is text), and what YAML 1.1 makes of
+`on` and `off` is accepted wherever the words are.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Strict,
+    Tag,
+)
+
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,255}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
+_URL = re.compile(r"https?://[^\s/]+/\S+")
+
+MODEL_TEMPLATE = "model"
+
+# Tags of unions; they turn up in pydantic's locations and are taken out of them by `problems`.
+UNION_TAGS = frozenset({"a repo", "a package", "a url", "a path"})
+
+
+def _pattern(pattern: re.Pattern[str], what: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise ValueError(f"must be {what}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _specifier(value: str) -> str:
+    try:
+        SpecifierSet(value)
+    except InvalidSpecifier:
+        raise ValueError('must be a version specifier such as "==1.3.1" or ">=1.3,<1.4"') from None
+    return value
+
+
+def relative_or_absolute(value: str) -> str:
+    """Check a path of an entry: absolute, or one that stays in the directory it is relative to."""
+    if not value or "\0" in value:
+        raise ValueError("must be a path")
+    if not value.startswith("/") and ".." in value.split("/"):
+        raise ValueError('must stay in the model\'s directory (no ".."), or be absolute')
+    return value
+
+
+def _template(value: str) -> str:
+    # Imported here: the templates know registry entries; at the top the two packages would need each other.
+    from server.templates import BUILTIN_TEMPLATES
+
+    if value in BUILTIN_TEMPLATES or value == MODEL_TEMPLATE:
+        return value
+    if value.endswith(".jinja"):
+        return relative_or_absolute(value)
+    near = difflib.get_close_matches(value, sorted(BUILTIN_TEMPLATES), n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else ""
+    names = ", ".join(sorted(BUILTIN_TEMPLATES))
+    raise ValueError(f'must be "{MODEL_TEMPLATE}", a path to a .jinja file, or built in: {names}{hint}')
+
+
+def _on_off(value: object) -> object:
+    return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
+
+
+def _off_word(value: object) -> object:
+    return "off" if value is False else value
+
+
+def _eos_token(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise ValueError("must be the token's text in quotes, or its id")
+    if isinstance(value, int) and value < 0:
+        raise ValueError("must not be a negative id")
+    return value
+
+
+ModelId = Annotated[str, _pattern(ID, "an id: letters, digits, '.', '_' and '-', no slash")]
+Alias = Annotated[str, _pattern(NAME, "a name: letters, digits, '.', '_', ':', '/' and '-'")]
+RelPath = Annotated[str, AfterValidator(relative_or_absolute)]
+Sha256 = Annotated[
+    str,
+    BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
+    _pattern(_SHA256, "64 hexadecimal digits"),
+]
+Template = Annotated[str, AfterValidator(_template)]
+Specifier = Annotated[str, AfterValidator(_specifier)]
+Text = Annotated[str, Field(min_length=1)]
+Switch = Annotated[bool, BeforeValidator(_on_off), Strict()]
+Flag = Annotated[bool, Strict()]
+PositiveInt = Annotated[int, Strict(), Field(gt=0)]
+NotNegativeInt = Annotated[int, Strict(), Field(ge=0)]
+NotNegative = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Strict(), Field(ge=0, le=1)]
+Penalty = Annotated[float, Strict(), Field(ge=-2, le=2)]
+EosToken = Annotated[str | int, BeforeValidator(_eos_token)]
+
+
+class Block(BaseModel):
+    """Base of every block: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class HubSource(Block):
+    """A repository on the hub, at a branch, tag or commit."""
+
+    repo: Annotated[str, _pattern(_REPO, "owner/name")]
+    revision: Annotated[str, _pattern(_REVISION, "a branch, tag or commit")] = "main"
+
+
+class PackageSource(Block):
+    """A file inside a wheel of the package index."""
+
+    package: Annotated[str, _pattern(ID, "a package's name")]
+    version: Annotated[str, _pattern(ID, 'an exact version, such as "0.1.2"')]
+    file: RelPath
+
+
+class UrlSource(Block):
+    """A file somewhere else."""
+
+    url: Annotated[str, _pattern(_URL, "a http or https address of a file")]
+
+
+def _source_kind(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "a path"
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    keys = value.keys() if isinstance(value, Mapping) else ()
+    return next((f"a {kind}" for kind in ("repo", "package", "url") if kind in keys), None)
+
+
+Source = Annotated[
+    Annotated[HubSource, Tag("a repo")]
+    | Annotated[PackageSource, Tag("a package")]
+    | Annotated[UrlSource, Tag("a url")],
+    Discriminator(
+        _source_kind,
+        custom_error_type="union",
+        custom_error_message="must be a block with repo, package or url",
+    ),
+]
+Tokenizer = Annotated[
+    Annotated[HubSource, Tag("a repo")] | Annotated[RelPath, Tag("a path")],
+    Discriminator(
+        _source_kind, custom_error_type="union", custom_error_message="must be a block with repo, or a path"
+    ),
+]
+
+
+class TemplateOptions(Block):
+    """What a built-in template leaves open. bos: put before everything; default_system: for chats without."""
+
+    bos: str | None = None
+    default_system: str | None = None
+
+
+class Thinking(Block):
+    """How the model thinks. default: whether it does when a request does not say.
+
+    switch: the template's variable that turns it on and off, None where nothing does. open, close: the marks
+    around the reasoning in the answer.
+    """
+
+    default: Switch
+    switch: Text | None = None
+    open: Text = "<think>"
+    close: Text = "</think>"
+
+
+class Tools(Block):
+    """The dialect the model writes tool calls in."""
+
+    format: Literal["hermes", "function_xml", "param_xml", "lfm", "llama3", "json"]
+
+
+class SamplingDefaults(Block):
+    """Sampling for requests that do not choose. What is left out is neutral: it changes nothing."""
+
+    temperature: Annotated[float, Strict(), Field(ge=0, le=5)] = 1.0
+    top_p: Annotated[float, Strict(), Field(gt=0, le=1)] = 1.0
+    top_k: NotNegativeInt = 0
+    min_p: Share = 0.0
+    repeat_penalty: Annotated[float, Strict(), Field(gt=0, le=5)] = 1.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+
+
+class Lora(Block):
+    """An adapter on another entry's model, whose worker it shares."""
+
+    base: ModelId
+    file: RelPath
+    scale: Annotated[float, Strict(), Field(allow_inf_nan=False)] = 1.0
+
+
+class RkllmBlock(Block):
+    """Options of librkllmrt. cpus: cores for the parts on the CPU; n_keep -1: keep the whole prompt."""
+
+    base_domain_id: NotNegativeInt = 0
+    cpus: Annotated[tuple[Annotated[int, Strict(), Field(ge=0, le=7)], ...], Field(min_length=1)] = (
+        4,
+        5,
+        6,
+        7,
+    )
+    embed_flash: Flag = True
+    n_keep: Annotated[int, Strict(), Field(ge=-1)] = -1
+    skip_special_token: Flag = False
+    prompt_cache: Flag = False
+    structured: Annotated[Literal["off", "best_effort"], BeforeValidator(_off_word)] = "off"
+    lora: Lora | None = None
+
+
+class HybridBlock(Block):
+    """Options of the hybrid engine; the same keys as backends.base.HybridOptions."""
+
+    executor: Literal["auto", "onnxruntime", "rknn", "rknnlite"] = "auto"
+    core_mask: Literal["auto", "0", "1", "2", "0_1", "0_1_2", "all"] = "auto"
+    threads: PositiveInt | None = None
+    kv_dtype: Literal["fp32", "fp16"] = "fp32"
+    cache_mb: NotNegativeInt = 512
+    variant: Text | None = None
+    meta: RelPath | None = None
+
+
+class Marks(Block):
+    """Texts around an image in the prompt."""
+
+    image: Text = "<image>"
+    start: Text = "<|vision_start|>"
+    end: Text = "<|vision_end|>"
+    content: Text = "<|image_pad|>"
+
+
+class Vision(Block):
+    """The image encoder, a .rknn file.
+
+    size: width and height in pixels. mean, std: one a channel; None: compiled into the encoder.
+    """
+
+    file: RelPath
+    runtime: Specifier | None = None
+    size: tuple[PositiveInt, PositiveInt]
+    layout: Literal["nhwc", "nchw"] = "nhwc"
+    dtype: Literal["uint8", "float32"] = "uint8"
+    mean: tuple[NotNegative, NotNegative, NotNegative] | None = None
+    std: tuple[Positive, Positive, Positive] | None = None
+    resize: Literal["square_pad", "stretch"] = "square_pad"
+    marks: Marks = Marks()
+
+
+class Embeddings(Block):
+    """How hidden states become one vector. instruction: put before queries."""
+
+    pooling: Literal["last", "mean", "cls"] = "last"
+    normalize: Flag = True
+    instruction: Text | None = None
+
+
+class License(Block):
+    """Licence of the weights. accept: pull asks whoever pulls to accept it."""
+
+    id: Text
+    url: Annotated[str, _pattern(_URL, "a http or https address")] | None = None
+    notice: Text | None = None
+    attribution: Text | None = None
+    accept: Flag = False
+
+
+class Measured(Block):
+    """What was measured on the board of reference. score: of the seven questions, out of 7."""
+
+    score: Annotated[float, Strict(), Field(ge=0, le=7)] | None = None
+    tokens_per_s: Positive | None = None
+    memory_gb: Positive | None = None
+    remark: Text | None = None

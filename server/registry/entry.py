@@ -1,0 +1,180 @@
+"""One model of the registry: every key of models.yaml, typed and checked on its own.
+
+What needs other entries (aliases, side models, adapters) is checked by `load`. Looks at the disk only in
+`installed`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from pydantic import Field, model_validator
+
+from server.registry.blocks import (
+    Alias,
+    Block,
+    Embeddings,
+    EosToken,
+    HybridBlock,
+    License,
+    Measured,
+    ModelId,
+    PositiveInt,
+    RelPath,
+    RkllmBlock,
+    SamplingDefaults,
+    Sha256,
+    Source,
+    Specifier,
+    Template,
+    TemplateOptions,
+    Text,
+    Thinking,
+    Tokenizer,
+    Tools,
+    Vision,
+)
+
+Capability = Literal["chat", "vision", "embeddings", "tools", "thinking"]
+
+RKLLM_ABI = ">=1.3,<1.4"
+DEFAULT_MAX_TOKENS = 1024
+META_FILE = "meta2.json"
+
+
+class Contradictions(ValueError):
+    """Keys that do not go together. `found` holds pairs of the key to point at, dotted, and what is wrong."""
+
+    def __init__(self, found: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{key}: {message}" for key, message in found))
+        self.found = tuple(found)
+
+
+class Entry(Block):
+    """A model: where its files come from, how it is run, prompted and sampled, what is known of it."""
+
+    id: ModelId
+    aliases: tuple[Alias, ...] = ()
+    backend: Literal["rkllm", "hybrid"]
+    source: Source | None = None
+    file: RelPath | None = None
+    folder: RelPath | None = None
+    sha256: Sha256 | None = None
+    runtime: Specifier | None = None
+    runtime_check: Literal["strict", "warn"] = "strict"
+    template: Template
+    template_options: TemplateOptions = TemplateOptions()
+    tokenizer: Tokenizer | None = None
+    eos: tuple[EosToken, ...] = ()
+    stop: tuple[Text, ...] = ()
+    thinking: Thinking | None = None
+    tools: Tools | None = None
+    context_length: PositiveInt
+    max_tokens: PositiveInt = Field(
+        default_factory=lambda data: min(DEFAULT_MAX_TOKENS, data.get("context_length", DEFAULT_MAX_TOKENS))
+    )
+    memory_mb: PositiveInt
+    capabilities: Annotated[tuple[Capability, ...], Field(min_length=1)] = ("chat",)
+    sampling: SamplingDefaults = SamplingDefaults()
+    overflow: Literal["error", "drop_tools", "truncate_oldest"] = "error"
+    side_model: ModelId | None = None
+    rkllm: RkllmBlock = RkllmBlock()
+    hybrid: HybridBlock = HybridBlock()
+    vision: Vision | None = None
+    embeddings: Embeddings | None = None
+    license: License
+    measured: Measured = Measured()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Entry:
+        if found := self._contradictions():
+            raise Contradictions(found)
+        return self
+
+    def _contradictions(self) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        wanted, other = ("folder", "file") if self.backend == "hybrid" else ("file", "folder")
+        if getattr(self, wanted) is None:
+            found.append((wanted, f"required with backend: {self.backend}"))
+        if getattr(self, other) is not None:
+            found.append((other, f"backend: {self.backend} takes {wanted}:, not {other}:"))
+        unused = "rkllm" if self.backend == "hybrid" else "hybrid"
+        if unused in self.model_fields_set:
+            found.append((unused, f"this block has no effect with backend: {self.backend}; remove it"))
+        if self.max_tokens > self.context_length:
+            found.append(
+                ("max_tokens", f"{self.max_tokens} is more than context_length, {self.context_length}")
+            )
+        if self.backend == "rkllm" and self.runtime is not None and not satisfiable(self.runtime, RKLLM_ABI):
+            found.append(
+                ("runtime", f'"{self.runtime}" allows no version we can drive, which are {RKLLM_ABI}')
+            )
+        if self.backend == "rkllm" and self.sampling.min_p:
+            found.append(("sampling.min_p", "librkllmrt has no min_p; remove it"))
+        for capability in ("vision", "embeddings"):
+            block = getattr(self, capability)
+            if block is not None and capability not in self.capabilities:
+                found.append((capability, f"this block needs {capability} in capabilities"))
+            if block is None and capability in self.capabilities:
+                found.append(("capabilities", f"{capability} needs the block {capability}:"))
+        for capability in ("tools", "thinking"):
+            if capability in self.capabilities and getattr(self, capability) is None:
+                found.append(("capabilities", f"{capability} needs the key {capability}:"))
+        if len(set(self.capabilities)) != len(self.capabilities):
+            found.append(("capabilities", "one stands there twice"))
+        return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The id and the aliases."""
+        return (self.id, *self.aliases)
+
+    def directory(self, models_dir: Path) -> Path:
+        """Return the model's own directory."""
+        return models_dir / self.id
+
+    def path(self, models_dir: Path) -> Path:
+        """Return the model's file, or its folder for the hybrid engine, absolute if models_dir is."""
+        name = self.folder if self.backend == "hybrid" else self.file
+        assert name is not None  # _consistent saw to it
+        return self.directory(models_dir) / name
+
+    def installed(self, models_dir: Path) -> bool:
+        """Return whether the model's files are there. Says nothing of whether they are whole."""
+        path = self.path(models_dir)
+        if self.backend == "rkllm":
+            return path.is_file()
+        return (path / META_FILE).is_file() or (self.hybrid.meta is not None and path.is_dir())
+
+
+def satisfiable(specifier: str, other: str) -> bool:
+    """Return whether some release satisfies both specifiers.
+
+    Tried on the releases 1.3.0 to 1.3.99, on the versions the specifiers name and on their successors: enough
+    for runtimes that count their patches one by one.
+    """
+    both = SpecifierSet(specifier) & SpecifierSet(other)
+    candidates = {Version(f"1.3.{patch}") for patch in range(100)}
+    for part in both:
+        named = Version(part.version.removesuffix(".*"))
+        candidates |= {named, Version(f"{named.major}.{named.minor}.{named.micro + 1}")}
+    return any(both.contains(version, prereleases=True) for version in candidates)
+
+
+def example_entry(**keys: Any) -> Entry:
+    """Return a small valid hybrid entry with some keys changed. For tests and examples."""
+    return Entry.model_validate(
+        {
+            "id": "example",
+            "backend": "hybrid",
+            "folder": ".",
+            "template": "chatml",
+            "context_length": 2048,
+            "memory_mb": 100,
+            "license": {"id": "Apache-2.0"},
+            **keys,
+        }
+    )

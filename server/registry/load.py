@@ -1,0 +1,152 @@
+"""Reading models.yaml: the packaged file, then the user's, whose entries are added or replace whole ones.
+
+An entry of the user's file with the id of a packaged one replaces all of it, nothing is taken over: what a
+person reads in their file is what the server does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from server.registry.blocks import ID
+from server.registry.document import Document, DocumentError, read_document
+from server.registry.document import Path as KeyPath
+from server.registry.entry import Entry
+from server.registry.problems import Problem, RegistryError, dotted, entry_problems, nearest_name
+from server.registry.registry import Registry
+from server.settings import Settings
+
+SCHEMA_VERSION = 1
+
+
+def packaged_file() -> Path:
+    """Return the models.yaml of rkserve itself: in the package in a wheel, else at the top of the tree."""
+    package = Path(__file__).resolve().parent.parent
+    in_wheel = package / "models.yaml"
+    return in_wheel if in_wheel.is_file() else package.parent / "models.yaml"
+
+
+def load_registry(settings: Settings) -> Registry:
+    """Return the packaged registry with the user's file over it. Raises RegistryError with every problem."""
+    files = [packaged_file()]
+    if settings.models_file is not None and settings.models_file.resolve() != files[0].resolve():
+        files.append(settings.models_file)
+    return read_registry(files, settings.models_dir)
+
+
+def read_registry(files: list[Path], models_dir: Path) -> Registry:
+    """Return the entries of all files; of two with one id the later counts. Raises RegistryError."""
+    problems: list[Problem] = []
+    entries: dict[str, _Placed] = {}
+    ids: set[str] = set()
+    for file in files:
+        for placed in _read_file(file, problems, ids):
+            entries[placed.entry.id] = placed
+    problems += _cross_check(entries, ids)
+    if problems:
+        raise RegistryError(problems)
+    return Registry({name: placed.entry for name, placed in entries.items()}, models_dir)
+
+
+class _Placed:
+    """An entry and where it stands."""
+
+    def __init__(self, entry: Entry, document: Document, file: Path) -> None:
+        self.entry = entry
+        self._document = document
+        self._file = file
+
+    def problem(self, key: KeyPath, message: str, nearest: str | None = None) -> Problem:
+        path = ("models", self.entry.id, *key)
+        return Problem(self._file, self._document.line(path), dotted(path), message, nearest)
+
+
+def _read_file(file: Path, problems: list[Problem], ids: set[str]) -> Iterator[_Placed]:
+    """Yield the sound entries of a file; add what is wrong to `problems`, and every id to `ids`."""
+    try:
+        document = read_document(file.read_bytes())
+    except OSError as error:
+        problems.append(Problem(file, 1, "", f"cannot be read: {error.strerror}"))
+        return
+    except DocumentError as error:
+        problems += [Problem(file, line, "", message) for line, message in error.problems]
+        return
+    for entry_id, keys in _models(document, file, problems).items():
+        ids.add(entry_id)
+        path = ("models", entry_id)
+        if not ID.fullmatch(entry_id):
+            message = "must be an id: letters, digits, '.', '_' and '-', no slash"
+            problems.append(Problem(file, document.line(path), ".".join(path), message))
+        elif not isinstance(keys, dict):
+            problems.append(Problem(file, document.line(path), ".".join(path), "must be a block of keys"))
+        elif "id" in keys:
+            message = "unknown key; the id is the key above"
+            problems.append(Problem(file, document.line((*path, "id")), f"{'.'.join(path)}.id", message))
+        else:
+            try:
+                entry = Entry.model_validate({**keys, "id": entry_id})
+            except ValidationError as error:
+                problems += entry_problems(error, document, file, path)
+            else:
+                yield _Placed(entry, document, file)
+
+
+def _models(document: Document, file: Path, problems: list[Problem]) -> dict[str, Any]:
+    data = document.data
+    if not isinstance(data, dict):
+        problems.append(Problem(file, 1, "", "must begin with version: 1 and models:"))
+        return {}
+    for key in data.keys() - {"version", "models"}:
+        nearest = nearest_name(key, ["version", "models"])
+        problems.append(Problem(file, document.line((key,)), key, "unknown key", nearest))
+    version = data.get("version")
+    if type(version) is not int or version != SCHEMA_VERSION:
+        line = document.line(("version",))
+        shown = "it is missing" if version is None else f"it is {version!r}"
+        problems.append(Problem(file, line, "version", f"must be {SCHEMA_VERSION}, and {shown}"))
+        return {}
+    models = data.get("models")
+    if models is None and "models" in data:
+        return {}  # every entry commented out
+    if not isinstance(models, dict):
+        problems.append(
+            Problem(file, document.line(("models",)), "models", "must be a block of entries by id")
+        )
+        return {}
+    return models
+
+
+def _cross_check(entries: Mapping[str, _Placed], ids: set[str]) -> Iterator[Problem]:
+    owners = {entry_id: entry_id for entry_id in ids}
+    for placed in entries.values():
+        entry = placed.entry
+        for index, alias in enumerate(entry.aliases):
+            if (owner := owners.get(alias)) is not None:
+                whose = "an id" if alias == owner else f"an alias of {owner}"
+                yield placed.problem(("aliases", index), f'"{alias}" is already {whose}')
+            owners[alias] = entry.id
+        if entry.side_model is not None and entry.side_model not in ids:
+            near = nearest_name(entry.side_model, sorted(ids))
+            yield placed.problem(("side_model",), f'no entry "{entry.side_model}"', near)
+        if (lora := entry.rkllm.lora) is not None and (wrong := _wrong_base(entry, lora.base, entries, ids)):
+            yield placed.problem(
+                ("rkllm", "lora", "base"),
+                wrong,
+                nearest_name(lora.base, sorted(ids)) if lora.base not in ids else None,
+            )
+
+
+def _wrong_base(entry: Entry, base: str, entries: Mapping[str, _Placed], ids: set[str]) -> str | None:
+    if base not in ids:
+        return f'no entry "{base}"'
+    if base == entry.id:
+        return "an adapter cannot be its own base"
+    if base in entries and entries[base].entry.backend != "rkllm":
+        return f'"{base}" does not run on rkllm'
+    if base in entries and entries[base].entry.rkllm.lora is not None:
+        return f'"{base}" is an adapter itself'
+    return None

@@ -1,0 +1,166 @@
+"""Runs the application: sockets, uvicorn, signals, and an end that keeps its time. Knows no route.
+
+A signal stops the dispatcher at once, so that running answers have the grace time to end, while uvicorn
+would first wait for its connections and only then tell the application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import uvicorn
+from fastapi import FastAPI
+
+from server.app import create_app
+from server.http.connection import LimitedConnection
+from server.logs import configure_logging
+from server.registry import load_registry
+from server.settings import Settings, SettingsError
+
+BACKLOG = 1024
+KEEP_ALIVE_S = 30
+MOST_FILES = 65536
+# After the grace time: for the dispatcher to end its workers, and for answers to reach their clients.
+STOP_MARGIN_S = 1.0
+DRAIN_S = 0.4
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_log = logging.getLogger(__name__)
+
+
+def serve(settings: Settings) -> None:
+    """Serve until a signal ends it. Raises SettingsError and RegistryError before anything is started."""
+    configure_logging(settings.log_format, settings.log_level)
+    run(create_app(settings, load_registry(settings)), settings)
+
+
+def run(app: FastAPI, settings: Settings) -> None:
+    """Run an application of these settings until a signal ends it. Raises SettingsError for a port in use."""
+    sockets = listen(settings.host, settings.port)
+    _raise_file_limit()
+    GracefulServer(server_config(app), settings).run(sockets)
+
+
+def server_config(app: FastAPI) -> uvicorn.Config:
+    """Return how uvicorn is to run the application."""
+    return uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=LimitedConnection,
+        ws="none",
+        lifespan="on",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+    )
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Return listening sockets for every address of the host. Raises SettingsError, saying why."""
+    sockets: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, address in dict.fromkeys((info[0], info[4]) for info in found):
+            # With port 0 the first address chooses the port for all.
+            port = port or (sockets[0].getsockname()[1] if sockets else 0)
+            both = family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6()
+            sockets.append(
+                socket.create_server(
+                    (str(address[0]), port), family=family, backlog=BACKLOG, dualstack_ipv6=both
+                )
+            )
+    except OSError as error:
+        for opened in sockets:
+            opened.close()
+        raise SettingsError(
+            [
+                f"RKSERVE_HOST={host} RKSERVE_PORT={port}: cannot listen there ({error.strerror}); "
+                "is another server running? Choose another with --host and --port"
+            ]
+        ) from None
+    return sockets
+
+
+def url_of(listening: socket.socket) -> str:
+    """Return the address to open in a client on this machine."""
+    host, port = listening.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class GracefulServer(uvicorn.Server):
+    """uvicorn's server with an end of our own. The first signal begins it, a second one ends the process."""
+
+    def __init__(self, config: uvicorn.Config, settings: Settings) -> None:
+        super().__init__(config)
+        self._grace_s = settings.shutdown_grace_s
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Listen to signals without raising them again at the end: an end that was asked for is a success."""
+        loop = asyncio.get_running_loop()
+        # One that is ignored (nohup, a shell's background jobs) stays so.
+        handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        for number in handled:
+            loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            yield
+        finally:
+            for number in handled:
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self, number: int) -> None:
+        if not self.should_exit:
+            _log.info("stopping: running answers have %g s; a second signal ends them now", self._grace_s)
+            self.should_exit = True
+            return
+        # The workers notice that their server is gone and end.
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say where the server is."""
+        await super().startup(sockets)
+        if self.started and sockets:
+            print(f"rkserve is ready at {url_of(sockets[0])}/v1 (stop it with Ctrl+C)", flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, stop the dispatcher, let the last answers out, cut what is left."""
+        state = self.server_state
+        for server in self.servers:
+            server.close()
+        for listening in sockets or []:
+            listening.close()
+        for connection in list(state.connections):
+            connection.shutdown()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.lifespan.shutdown(), self._grace_s + STOP_MARGIN_S)
+        await self._wait_for_answers(DRAIN_S)
+        for connection in list(state.connections):
+            connection.transport.abort()
+        await self._wait_for_answers(DRAIN_S / 2)
+        for task in list(state.tasks):
+            task.cancel()
+
+    async def _wait_for_answers(self, seconds: float) -> None:
+        if self.server_state.tasks:
+            await asyncio.wait(list(self.server_state.tasks), timeout=seconds)
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system lets us: every connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,89 @@
+"""Rotation against complex numbers in float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from backends.hybrid.meta import Rope, RopeScaling
+from backends.hybrid.rope import RotaryTable, inverse_frequencies
+
+LLAMA3 = RopeScaling(
+    type="llama3",
+    parameters={
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192.0,
+    },
+)
+
+
+def rotated(x: np.ndarray, position: int, rope: Rope) -> np.ndarray:
+    """Turn each pair of dimensions, as a complex number, by position / theta^(2 i / rotary_dim)."""
+    result = x.astype(np.float64)
+    pairs = rope.rotary_dim // 2
+    for token in range(len(x)):
+        for pair in range(pairs):
+            angle = (position + token) / rope.theta ** (2 * pair / rope.rotary_dim)
+            if rope.style == "half":
+                first, second = pair, pair + pairs
+            else:
+                first, second = 2 * pair, 2 * pair + 1
+            turned = (x[token, :, first] + 1j * x[token, :, second].astype(np.float64)) * np.exp(1j * angle)
+            result[token, :, first], result[token, :, second] = turned.real, turned.imag
+    return result
+
+
+@pytest.mark.parametrize("style", ["half", "interleaved"])
+@pytest.mark.parametrize("rotary_dim", [8, 6, 2])
+@pytest.mark.parametrize(("tokens", "position"), [(1, 0), (1, 700), (5, 0), (7, 508), (3, 5000)])
+def test_rotation(style: str, rotary_dim: int, tokens: int, position: int) -> None:
+    rope = Rope(theta=10_000.0, rotary_dim=rotary_dim, style=style)  # type: ignore[arg-type]  # a parameter
+    x = np.random.default_rng(tokens).standard_normal((tokens, 3, 8)).astype(np.float32)
+    expected = rotated(x, position, rope)
+    RotaryTable(rope, head_dim=8).rotate(x, position)
+    np.testing.assert_allclose(x, expected, atol=2e-6)
+
+
+def test_the_table_grows_without_changing() -> None:
+    rope = Rope(theta=500.0, rotary_dim=4, style="half")
+    grown, fresh = RotaryTable(rope, 4), RotaryTable(rope, 4)
+    x = np.random.default_rng(0).standard_normal((2, 1, 4)).astype(np.float32)
+    grown.rotate(x.copy(), 30_000)
+    first, second = x.copy(), x.copy()
+    grown.rotate(first, 10)
+    fresh.rotate(second, 10)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_a_view_of_a_larger_buffer_is_rotated_in_place() -> None:
+    rope = Rope(theta=100.0, rotary_dim=4, style="half")
+    buffer = np.ones((4, 2, 6), np.float32)
+    expected = rotated(buffer[:3], 9, rope)
+    RotaryTable(rope, 6).rotate(buffer[:3], 9)
+    np.testing.assert_allclose(buffer[:3], expected, atol=1e-6)
+    np.testing.assert_array_equal(buffer[3], 1)
+
+
+def test_linear_scaling_stretches_positions() -> None:
+    scaling = RopeScaling(type="linear", parameters={"factor": 4.0})
+    rope = Rope(theta=10_000.0, rotary_dim=4, style="half", scaling=scaling)
+    np.testing.assert_allclose(inverse_frequencies(rope), [0.25, 0.25 / 100])
+
+
+def test_llama3_scaling_keeps_fast_divides_slow_and_blends_between() -> None:
+    rope = Rope(theta=500_000.0, rotary_dim=128, style="half", scaling=LLAMA3)
+    plain = 500_000.0 ** (-np.arange(64) / 64)
+    wavelengths = 2 * math.pi / plain
+    scaled = inverse_frequencies(rope)
+    fast, slow = wavelengths < 8192 / 4, wavelengths > 8192
+    assert fast.sum() > 20 and slow.sum() > 20 and (~fast & ~slow).sum() > 2
+    np.testing.assert_allclose(scaled[fast], plain[fast])
+    np.testing.assert_allclose(scaled[slow], plain[slow] / 8)
+    for wavelength, before, after in zip(wavelengths, plain, scaled, strict=True):
+        if 8192 / 4 <= wavelength <= 8192:
+            smooth = (8192 / wavelength - 1.0) / (4.0 - 1.0)
+            assert after == pytest.approx((1 - smooth) * before / 8 + smooth * before)

@@ -1,0 +1,106 @@
+"""The small routes: models, health, readiness, the hint, the OpenAPI document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.server.scripted import Served, loaded, serving
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_installed_models_are_listed_with_what_is_known(served: Served) -> None:
+    served.dispatcher.statuses = [loaded("tiny", warnings=("the version is not certain",))]
+    body = (await served.client.get("/v1/models")).json()
+    assert body["object"] == "list"
+    models = {model["id"]: model for model in body["data"]}
+    assert list(models) == ["tiny", "board", "thinker", "opened", "half", "embedder"]
+    tiny = models["tiny"]
+    assert tiny.pop("created") > 1_600_000_000
+    assert tiny == {
+        "id": "tiny",
+        "object": "model",
+        "owned_by": "local",
+        "aliases": ["small/one"],
+        "context_length": 512,
+        "max_tokens": 512,
+        "capabilities": ["chat"],
+        "backend": "hybrid",
+        "loaded": True,
+        "runtime": "onnxruntime 9.9.9",
+        "license": "Apache-2.0",
+        "warnings": ["the version is not certain"],
+    }
+    assert models["board"]["loaded"] is False
+    assert models["board"]["runtime"] is None
+
+
+async def test_one_model_by_id_and_alias_with_a_slash(served: Served) -> None:
+    assert (await served.client.get("/v1/models/tiny")).json()["id"] == "tiny"
+    assert (await served.client.get("/v1/models/small/one")).json()["id"] == "tiny"
+
+
+async def test_models_that_are_not_there(served: Served) -> None:
+    unknown = await served.client.get("/v1/models/tinny")
+    assert unknown.status_code == 404
+    assert unknown.json()["error"]["code"] == "model_not_found"
+    assert "tiny" in unknown.json()["error"]["message"]
+    absent = await served.client.get("/v1/models/absent")
+    assert absent.status_code == 404
+    assert absent.json()["error"]["code"] == "model_not_installed"
+    assert "rkserve pull absent" in absent.json()["error"]["message"]
+
+
+async def test_health_and_readiness(served: Served) -> None:
+    served.dispatcher.is_ready = False
+    assert (await served.client.get("/health")).status_code == 200
+    assert (await served.client.get("/ready")).status_code == 503
+    served.dispatcher.is_ready = True
+    assert (await served.client.get("/ready")).status_code == 200
+
+
+async def test_the_root_says_what_this_is(served: Served) -> None:
+    assert (await served.client.get("/")).json()["api"] == "/v1"
+
+
+async def test_a_default_model_answers_for_no_name(tmp_path: Path) -> None:
+    async with serving(tmp_path, default_model="tiny") as served:
+        for model in (None, ""):
+            response = await served.chat(model=model)
+            assert response.status_code == 200
+            assert response.json()["model"] == "tiny"
+
+
+async def test_the_openapi_document_is_whole_and_tells_the_bodies(served: Served) -> None:
+    document = (await served.client.get("/openapi.json")).json()
+    assert set(document["paths"]) == {
+        "/",
+        "/health",
+        "/ready",
+        "/v1/models",
+        "/v1/models/{name}",
+        "/v1/chat/completions",
+    }
+    operation = document["paths"]["/v1/chat/completions"]["post"]
+    reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    schemas = document["components"]["schemas"]
+    assert "messages" in schemas[reference.removeprefix("#/components/schemas/")]["properties"]
+    for found in references(document):
+        assert found.removeprefix("#/components/schemas/") in schemas
+    assert (await served.client.get("/openapi.json")).json() == document
+
+
+def references(value: object) -> list[str]:
+    if isinstance(value, dict):
+        own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
+        return own + [found for inner in value.values() for found in references(inner)]
+    if isinstance(value, list):
+        return [found for inner in value for found in references(inner)]
+    return []
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc"])
+async def test_no_page_that_fetches_scripts_from_elsewhere(served: Served, path: str) -> None:
+    assert (await served.client.get(path)).status_code == 404

@@ -1,0 +1,72 @@
+"""Keys: made once, kept as hashes in a file of one's own, and accepted by the server's own reader."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from server.http.keys import KeyRing
+from tests.server.cli.command import rkserve
+
+
+def test_a_key_is_shown_once_kept_as_a_hash_and_known_to_the_server(tmp_path: Path) -> None:
+    done = rkserve("key", "add", "open webui", home=tmp_path)
+    assert done.returncode == 0
+    key = done.stdout.strip()
+    assert re.fullmatch(r"rk-[A-Za-z0-9_-]{43}", key)
+    file = tmp_path / "config" / "rkserve" / "keys"
+    assert file.read_text() == f"open webui:{hashlib.sha256(key.encode()).hexdigest()}\n"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert list(file.parent.iterdir()) == [file]
+    assert KeyRing(file).name_of(key) == "open webui"
+
+
+def test_keys_are_listed_and_revoked(tmp_path: Path) -> None:
+    keys = {name: rkserve("key", "add", name, home=tmp_path).stdout.strip() for name in ("a", "b")}
+    assert rkserve("key", "list", home=tmp_path).stdout == "a\nb\n"
+    assert json.loads(rkserve("key", "list", "--json", home=tmp_path).stdout) == ["a", "b"]
+    assert rkserve("key", "revoke", "a", home=tmp_path).returncode == 0
+    assert rkserve("key", "list", home=tmp_path).stdout == "b\n"
+    ring = KeyRing(tmp_path / "config" / "rkserve" / "keys")
+    assert (ring.name_of(keys["a"]), ring.name_of(keys["b"])) == (None, "b")
+
+
+def test_comments_and_rights_of_a_file_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# of the office\n\n")
+    file.chmod(0o640)
+    assert rkserve("key", "add", "a", "--file", "keys", home=tmp_path).returncode == 0
+    assert file.read_text().startswith("# of the office\n\na:")
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
+def test_the_file_of_the_service_is_used(tmp_path: Path) -> None:
+    file = tmp_path / "service-keys"
+    assert rkserve("key", "add", "a", home=tmp_path, RKSERVE_API_KEYS_FILE=str(file)).returncode == 0
+    assert file.read_text().startswith("a:")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("add", "a"), 'there is a key "a" already'),
+        (("add", "a:b"), '"a:b" is no name for a key'),
+        (("add", ""), '"" is no name for a key'),
+        (("add", "a\nb"), "is no name for a key"),
+        (("add", "#a"), '"#a" is no name for a key'),
+        (("revoke", "b"), 'there is no key "b"'),
+        (("add", "c", "--file", "/proc/none/keys"), "/proc/none/keys cannot be written: "),
+    ],
+)
+def test_what_is_refused(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    rkserve("key", "add", "a", home=tmp_path)
+    file = tmp_path / "config" / "rkserve" / "keys"
+    before = file.read_bytes()
+    done = rkserve("key", *arguments, home=tmp_path)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert (done.stdout, file.read_bytes()) == ("", before)

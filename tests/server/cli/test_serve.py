@@ -1,0 +1,107 @@
+"""rkserve serve: a flag for every setting, and what it does before and instead of serving."""
+
+from __future__ import annotations
+
+import inspect
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from server.cli.serve import serve
+from server.settings import Settings
+from tests.server.cli.command import COMMAND, ROOT, environment, models_dir, rkserve
+from tests.serving import free_port, running_server
+
+
+def test_there_is_a_flag_for_every_setting() -> None:
+    assert set(inspect.signature(serve).parameters) - {"demo"} == set(Settings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--host", "0.0.0.0"], "other machines could use this server without a key"),
+        (["--preload", "smollm2-135"], 'RKSERVE_PRELOAD=smollm2-135: There is no model "smollm2-135". Did'),
+        (["--default-model", "gpt-4"], 'RKSERVE_DEFAULT_MODEL=gpt-4: There is no model "gpt-4".'),
+        (["--api-keys-file", "none"], "cannot be read"),
+    ],
+)
+def test_what_it_refuses_to_start_with(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = rkserve("serve", "--port", "0", *arguments, home=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_in_use_is_told_in_a_line(tmp_path: Path) -> None:
+    with running_server(
+        [*COMMAND, "serve"], models_dir=tmp_path / "m", cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)}
+    ) as url:
+        done = rkserve("serve", "--port", url.rpartition(":")[2], home=tmp_path)
+    assert done.returncode == 1
+    assert "cannot listen there" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--demo"]])
+def test_with_nothing_installed_it_serves_all_the_same_and_says_how_to_get_a_model(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    """With --demo on a machine that has an NPU, where the demo model is not pulled unasked."""
+    (tmp_path / "root" / "sys" / "module" / "rknpu").mkdir(parents=True)
+    port = free_port()
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--port", str(port), "--sysroot", "root", *arguments],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert f"http://127.0.0.1:{port}/v1" in process.stdout.readline()
+        assert httpx2.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    assert err.startswith(
+        f"rkserve: no model is installed in {models_dir(tmp_path)}, so there is nothing to answer with yet; "
+        "rkserve pull smollm2-135m fetches the demo model"
+    )
+
+
+def test_the_demo_model_is_the_default_where_it_is_the_only_one(tmp_path: Path, demo_folder: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / demo_folder.name).symlink_to(demo_folder, target_is_directory=True)
+    with running_server(
+        [*COMMAND, "serve", "--demo"],
+        models_dir=models,
+        cwd=tmp_path,
+        environment={"PYTHONPATH": str(ROOT)},
+        ready=True,
+    ) as url:
+        model = httpx2.get(f"{url}/v1/models/smollm2-135m", trust_env=False).json()
+        assert model["loaded"] is True
+        answer = httpx2.post(
+            f"{url}/v1/chat/completions",
+            json={"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": 0},
+            timeout=60,
+            trust_env=False,
+        )
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["model"] == "smollm2-135m"
+
+
+def test_python_finds_the_console_entry() -> None:
+    """The function pyproject.toml names is there."""
+    code = "from server.cli import main; assert callable(main)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

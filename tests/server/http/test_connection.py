@@ -1,0 +1,131 @@
+"""HTTP as it should not be: old, slow, silent, pipelined, broken, endless."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+
+import pytest
+
+from server.http import connection
+from tests.server.http.raw import chat_body, connected, post
+from tests.server.scripted import Served, delta, waits
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_http_1_0_is_answered_and_closed(served: Served) -> None:
+    async with connected(served.port) as raw:
+        await raw.send(post(chat_body(), version=b"1.0"))
+        status, headers, body = await raw.response()
+        assert (status, headers["connection"]) == (200, "close")
+        assert json.loads(body)["choices"][0]["message"]["content"] == "Hello world"
+        assert await raw.rest() == b""
+
+
+async def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
+    async with connected(served.port) as raw:
+        bodies = [chat_body(), b"{", chat_body(n=2)]
+        await raw.send(b"".join(post(body) for body in bodies) + b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert (await raw.response())[0] == 200
+        assert await raw.error() == (400, "invalid_request")
+        assert len(json.loads((await raw.response())[2])["choices"]) == 2
+        assert json.loads((await raw.response())[2]) == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET /health HTTP/1.1\r\nbad header\r\n\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nhost: a\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: x\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: -5\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: " + b"9" * 5000 + b"\r\n\r\n",
+    ],
+    ids=lambda data: repr(data[:20]),
+)
+async def test_what_is_no_http_is_refused_in_our_form(served: Served, data: bytes) -> None:
+    async with connected(served.port) as raw:
+        await raw.send(data)
+        assert await raw.error() == (400, "invalid_request")
+        assert await raw.rest() == b""
+
+
+async def test_headers_without_end_are_refused(served: Served) -> None:
+    async with connected(served.port) as raw:
+        await raw.send(b"GET /health HTTP/1.1\r\n")
+        for index in range(80):
+            await raw.send(b"x-%d: %s\r\n" % (index, b"a" * 1000))
+        assert (await raw.error())[0] == 431
+        assert await raw.rest() == b""
+
+
+async def test_a_large_body_in_one_go_is_no_large_header(served: Served) -> None:
+    async with connected(served.port) as raw:
+        body = chat_body() + b" " * 300_000
+        for _ in range(2):
+            await raw.send(post(body))
+            assert (await raw.response())[0] == 200
+
+
+async def test_silent_and_slow_connections_are_closed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HEADERS_S", 0.3)
+    async with connected(served.port) as silent, connected(served.port) as slow:
+        await slow.send(b"GET /health HTTP/1.1\r\nx-a: ")
+
+        async def dribble() -> None:
+            while True:
+                await slow.send(b"a")
+                await asyncio.sleep(0.05)
+
+        dribbling = asyncio.create_task(dribble())
+        try:
+            assert await silent.rest() == b""
+            assert await slow.rest() == b""
+        finally:
+            dribbling.cancel()
+            await asyncio.gather(dribbling, return_exceptions=True)
+
+
+async def test_bytes_after_a_request_do_not_cut_its_answer(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HEADERS_S", 0.1)
+    served.dispatcher.script = waits(delta("Hello"))
+    async with connected(served.port) as raw:
+        await raw.send(post(chat_body(stream=True)) + b"\r\n")
+        await raw.reader.readuntil(b"Hello")
+        await raw.send(b"\r\n")
+        await asyncio.sleep(0.3)
+        assert not served.dispatcher.runs[0].left
+
+
+async def test_five_hundred_silent_connections_block_nobody(served: Served) -> None:
+    async with AsyncExitStack() as stack:
+        await asyncio.gather(*(stack.enter_async_context(connected(served.port)) for _ in range(450)))
+        assert (await served.chat()).status_code == 200
+
+
+async def test_an_upload_nobody_reads_is_cut(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "UNREAD_BODY_S", 0.2)
+    async with connected(served.port) as raw:
+        await raw.send(b"POST /nothing HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n\r\n")
+        assert (await raw.error())[0] == 404
+        with pytest.raises(ConnectionError):
+            for _ in range(100):
+                await raw.send(b"x")
+                await asyncio.sleep(0.02)
+
+
+async def test_an_upgrade_nobody_offers_is_an_ordinary_request(served: Served) -> None:
+    async with connected(served.port) as raw:
+        await raw.send(
+            b"GET /health HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+        )
+        assert (await raw.response())[0] == 200

@@ -1,0 +1,191 @@
+"""The server as a process: where it says it is, how it ends, what it does when it cannot start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from server.serving import listen, url_of
+from server.settings import SettingsError
+from tests.server.http.raw import RawConnection, connected, post
+from tests.serving import clean_environment
+
+ROOT = Path(__file__).resolve().parents[3]
+GRACE_S = 0.5
+IN_TIME_S = GRACE_S + 2
+
+
+class Process:
+    """A server process and its port."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self.process = process
+        self.port = port
+
+    def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    async def ended(self) -> int:
+        """Return the exit code; the server must end in the time it has."""
+        return await asyncio.wait_for(self.process.wait(), IN_TIME_S)
+
+    def workers(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+
+@asynccontextmanager
+async def running(directory: Path, **settings: str) -> AsyncIterator[Process]:
+    """Run a server of scripted workers; it is killed at the end if it still runs."""
+    values = {"PORT": "0", "MODELS_DIR": str(directory), "SHUTDOWN_GRACE_S": str(GRACE_S)} | settings
+    environment = clean_environment(
+        PYTHONPATH=str(ROOT), **{f"RKSERVE_{name}": value for name, value in values.items()}
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",
+        "-m",
+        "tests.server.scripted_process",
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        said = (await asyncio.wait_for(process.stdout.readline(), 20)).decode()
+        found = re.fullmatch(
+            r"rkserve is ready at http://127\.0\.0\.1:(\d+)/v1 \(stop it with Ctrl\+C\)\n", said
+        )
+        assert found, said
+        yield Process(process, int(found[1]))
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def ask(commands: str, *, stream: bool) -> bytes:
+    message = {"role": "user", "content": commands}
+    return post(json.dumps({"model": "obedient", "messages": [message], "stream": stream}).encode())
+
+
+async def begun(raw: RawConnection) -> None:
+    """Wait for the first text of a stream."""
+    await asyncio.wait_for(raw.reader.readuntil(b"t0 "), 10)
+
+
+async def workers_gone(workers: list[psutil.Process]) -> None:
+    assert workers
+    async with asyncio.timeout(5):
+        while any(worker.is_running() for worker in workers):
+            await asyncio.sleep(0.01)  # processes that are not ours to wait for
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_it_ends_in_time_whatever_connections_are_open(tmp_path: Path, number: signal.Signals) -> None:
+    async with running(tmp_path) as server:
+        port = server.port
+        async with (
+            connected(port) as silent,
+            connected(port) as idle,
+            connected(port) as uploading,
+            connected(port) as streaming,
+            connected(port) as unread,
+            connected(port) as waiting,
+        ):
+            await idle.send(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+            assert (await idle.response())[0] == 200
+            await uploading.send(post(b"{", length=1000))
+            await streaming.send(ask("endless delay:0.01", stream=True))
+            await begun(streaming)
+            await unread.send(ask("endless", stream=True))
+            await waiting.send(ask("endless", stream=False))
+            workers = server.workers()
+            server.signal(number)
+            assert await silent.rest() == b""
+            assert await idle.rest() == b""
+            assert await waiting.error() == (503, "server_busy")
+            last = (await streaming.rest()).decode().rstrip("0\r\n").rsplit("data: ", 1)[1]
+            assert json.loads(last.partition("\r\n")[0])["error"]["code"] == "server_busy"
+            assert await server.ended() == 0
+            await workers_gone(workers)
+
+
+async def test_an_answer_under_way_ends_as_it_should(tmp_path: Path) -> None:
+    async with running(tmp_path) as server, connected(server.port) as raw:
+        await raw.send(ask("delay:0.05 tokens:10", stream=True))
+        await begun(raw)
+        server.signal()
+        rest = await raw.rest()
+        assert b"t9 " in rest
+        assert b"data: [DONE]" in rest
+        assert await server.ended() == 0
+
+
+async def test_no_connection_is_taken_while_it_stops_and_a_second_signal_ends_it_now(tmp_path: Path) -> None:
+    async with running(tmp_path, SHUTDOWN_GRACE_S="60") as server, connected(server.port) as raw:
+        await raw.send(ask("endless", stream=True))
+        await begun(raw)
+        workers = server.workers()
+        server.signal()
+        with pytest.raises(httpx.ConnectError):
+            async with asyncio.timeout(5), httpx.AsyncClient() as client:
+                while True:
+                    await client.get(f"http://127.0.0.1:{server.port}/health")
+        server.signal()
+        assert await server.ended() == -signal.SIGTERM
+        await workers_gone(workers)
+
+
+async def test_a_worker_that_dies_is_replaced_and_one_whose_server_dies_is_gone(tmp_path: Path) -> None:
+    async with running(tmp_path) as server:
+        for stream in (True, False):
+            async with connected(server.port) as raw:
+                await raw.send(ask("kill:9", stream=stream))
+                status, headers, body = await raw.response()
+                assert (status, headers["x-should-retry"]) == (500, "false")
+                assert json.loads(body)["error"]["code"] == "backend_crashed"
+        async with connected(server.port) as raw:
+            await raw.send(ask("tokens:1 kill:9", stream=True))
+            await raw.reader.readuntil(b'"backend_crashed"')
+        async with connected(server.port) as raw:
+            await raw.send(ask("tokens:2", stream=False))
+            status, _, body = await raw.response()
+            answer = json.loads(body)
+            assert (status, answer["choices"][0]["message"]["content"]) == (200, "t0 t1 ")
+            assert answer["system_fingerprint"] == "hybrid-scripted-1"
+        workers = server.workers()
+        server.signal(signal.SIGKILL)
+        await server.ended()
+        await workers_gone(workers)
+
+
+def test_a_port_that_is_taken_is_said_plainly() -> None:
+    (taken,) = listen("127.0.0.1", 0)
+    port = taken.getsockname()[1]
+    try:
+        with pytest.raises(SettingsError, match=rf"RKSERVE_PORT={port}: cannot listen there .*--port"):
+            listen("127.0.0.1", port)
+    finally:
+        taken.close()
+
+
+def test_a_host_that_is_not_ours_is_said_plainly() -> None:
+    for host in ("192.0.2.1", "no-such-host.invalid"):
+        with pytest.raises(SettingsError, match="cannot listen there"):
+            listen(host, 0)
+
+
+def test_the_url_is_one_to_open() -> None:
+    for host, shown in (("127.0.0.1", "http://127.0.0.1:"), ("0.0.0.0", "http://127.0.0.1:")):
+        (listening,) = listen(host, 0)
+        assert url_of(listening).startswith(shown)
+        listening.close()

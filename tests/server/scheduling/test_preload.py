@@ -1,0 +1,87 @@
+"""Models that are loaded at the start and stay."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from server.scheduling import Dispatcher
+from server.settings import SettingsError
+from tests.server.workers.harness import Harness, harness, until
+
+
+async def test_preloaded_models_are_there_without_a_request(tmp_path: Path) -> None:
+    async with harness(tmp_path, cpu=("a", "b", "c"), preload=("a", "b")) as h:
+        assert not h.dispatcher.ready
+        await until(lambda: h.dispatcher.ready, "the preload")
+        assert (h.status("a").pinned, h.status("b").loaded, h.status("c").loaded) == (True, True, False)
+
+
+async def test_a_request_joins_the_preload(tmp_path: Path) -> None:
+    async with harness(tmp_path, queue_size=1, preload=("a",)) as h:
+        h.script_load("a", "hang:0.2")
+        assert await h.answer("a", "runs") == "1"
+        assert len(h.loads("a")) == 1
+
+
+async def test_a_preload_that_fails_leaves_the_server_running(tmp_path: Path) -> None:
+    h = Harness(tmp_path, cpu=("a", "b"), preload=("a", "b"))
+    h.script_load("a", "cannot-load")
+    await h.dispatcher.start()
+    try:
+        await until(lambda: h.status("b").loaded, "the other preload")
+        assert not h.dispatcher.ready
+        assert h.status("a").error == "segment 3 is damaged"
+        assert await h.answer("b", "tokens:1") == "t0 "
+        h.script_load("a", "")  # mended: the next request loads it, and it stays
+        assert await h.answer("a", "tokens:1") == "t0 "
+        assert h.dispatcher.ready
+    finally:
+        await h.dispatcher.stop()
+
+
+async def test_a_preload_that_is_not_installed_says_so(tmp_path: Path) -> None:
+    h = Harness(tmp_path, preload=("a",))
+    (tmp_path / "a" / "meta2.json").unlink()
+    await h.dispatcher.start()
+    try:
+        await until(lambda: h.status("a").error, "the reason")
+        assert "rkserve pull a" in (h.status("a").error or "")
+        assert not h.dispatcher.ready
+    finally:
+        await h.dispatcher.stop()
+
+
+def test_a_preload_that_nobody_knows_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"RKSERVE_PRELOAD: .*smol"):
+        Harness(tmp_path, preload=("smol",))
+
+
+async def test_a_pinned_model_comes_back_after_a_crash(tmp_path: Path) -> None:
+    async with harness(tmp_path, preload=("a",)) as h:
+        pid = int(await h.answer("a", "pid"))
+        os.kill(pid, signal.SIGSEGV)
+        await until(lambda: not h.dispatcher.ready, "notice of the crash")
+        await until(lambda: h.dispatcher.ready, "the reload")
+        assert int(await h.answer("a", "pid")) != pid
+
+
+async def test_one_that_dies_before_its_first_answer_is_not_loaded_over_and_over(tmp_path: Path) -> None:
+    async with harness(tmp_path, cpu=("a", "b"), preload=("a",)) as h:
+        await until(lambda: h.dispatcher.ready, "the preload")
+        os.kill(h.loads("a")[0], signal.SIGKILL)
+        await until(lambda: not h.dispatcher.ready, "notice of the crash")
+        assert await h.answer("b", "tokens:1") == "t0 "
+        assert len(h.loads("a")) == 1
+        assert not h.dispatcher.ready
+        assert "SIGKILL" in (h.status("a").error or "")
+
+
+def test_the_default_command_is_safe_from_folders_of_the_same_name() -> None:
+    from server.scheduling import DEFAULT_WORKER_COMMAND
+
+    assert DEFAULT_WORKER_COMMAND[1:] == ("-P", "-m", "backends.worker")
+    assert Dispatcher.__init__.__defaults__ == (DEFAULT_WORKER_COMMAND,)
