@@ -1,6 +1,6 @@
 """Builds the stand-in for librkllmrt.so on demand, and keeps it until its sources or flags change.
 
-`build()` returns the path of a `librkllmrt.so` in a directory of its own, fit to be named in RKSERVE_RUNTIME_DIRS.
+`build()` returns the path of a `librkllmrt.so` in a directory of its own, fit for RKSERVE_RUNTIME_DIRS.
 Knows nothing of the server or of the bindings. From a shell: `python -m tests.standin.rkllm.build --help`.
 """
 
@@ -19,7 +19,11 @@ from pathlib import Path
 import platformdirs
 
 SOURCES = Path(__file__).parent
-PATTERNS = {"sdk": "STANDIN_PATTERN_SDK", "runtime": "STANDIN_PATTERN_RUNTIME", "none": "STANDIN_PATTERN_NONE"}
+PATTERNS = {
+    "sdk": "STANDIN_PATTERN_SDK",
+    "runtime": "STANDIN_PATTERN_RUNTIME",
+    "none": "STANDIN_PATTERN_NONE",
+}
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 ZIG_GLIBC = "2.31"  # Debian 11: what the boards' older images have
 
@@ -40,12 +44,14 @@ def build(
 ) -> Path:
     """The path of a librkllmrt.so of this version, compiled if it is not in the cache.
 
-    A version that begins with 1.2. gets the structs of 1.2.x, every other those of 1.3.x. `machine` is x86_64 or
-    aarch64 (the one this runs on by default). `pattern` is how the version stands in the file's bytes: sdk, runtime or
-    none; by default runtime for 1.3.0 and sdk for the others. `shifted_defaults` gives rkllm_createDefaultParam the
-    layout of an imagined later release. `omit` names functions that are not exported. `missing_dependency` is the
-    soname of a library that exists nowhere and that this one needs. `into` copies the file there as well (a directory)
-    and returns the copy.
+    version: one that begins with 1.2. gets the structs of 1.2.x, every other those of 1.3.x.
+    machine: x86_64 or aarch64; by default the one this runs on.
+    pattern: how the version stands in the file's bytes: sdk, runtime or none; by default runtime
+        for 1.3.0, else sdk.
+    shifted_defaults: rkllm_createDefaultParam has the layout of an imagined later release.
+    omit: functions that are not exported.
+    missing_dependency: the soname of a library that exists nowhere and that this one needs.
+    into: a directory to copy the file to; the copy is returned.
 
     Raises NoCompiler, and CalledProcessError with the compiler's words in its notes.
     """
@@ -63,10 +69,18 @@ def build(
     return Path(shutil.copy2(library, into / library.name))
 
 
-def build_selftest(sanitizers: str = "address,undefined") -> Path:
-    """The path of a program that calls the stand-in from C++, compiled into one file with it under the sanitizers."""
-    flags = ["-O1", "-g", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-DSTANDIN_PATTERN_SDK"]
-    return _cached("selftest", "1_3", platform.machine(), [*flags, *_version("1.3.1")], extra=["selftest/selftest.cpp"])
+def build_selftest(*, machine: str | None = None, sanitizers: str = "address,undefined") -> Path:
+    """The path of a program that calls the stand-in from C++, both in one file.
+
+    Under the sanitizers where it is for this machine; static for another, so that an emulator can run it.
+    """
+    native = machine in (None, platform.machine())
+    flags = ["-DSTANDIN_PATTERN_SDK", *_version("1.3.1")]
+    if native:
+        flags += ["-O1", "-g", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
+    else:
+        flags += ["-O2", "-static"]
+    return _cached("selftest", "1_3", machine or platform.machine(), flags, extra=["selftest/selftest.cpp"])
 
 
 def _version(version: str) -> list[str]:
@@ -74,7 +88,9 @@ def _version(version: str) -> list[str]:
 
 
 def _compiler(machine: str) -> list[str]:
-    candidates = [os.environ.get("CXX") or "g++"] if machine == platform.machine() else [f"{machine}-linux-gnu-g++"]
+    candidates = (
+        [os.environ.get("CXX") or "g++"] if machine == platform.machine() else [f"{machine}-linux-gnu-g++"]
+    )
     for command in candidates:
         if shutil.which(command):
             return [command, "-static-libstdc++", "-static-libgcc"]

@@ -1,4 +1,4 @@
-"""Model files for the stand-in, and what it makes of them, for any test that needs a model that behaves in some way.
+"""Model files for the stand-in and what it makes of them, for any test that needs a model with a behaviour.
 
 The keys of a script are in README.md. Knows nothing of the server or of the bindings.
 """
@@ -20,14 +20,16 @@ def write_model(path: Path, **script: Any) -> Path:
 
 
 def calls(log: Path, *names: str) -> list[dict[str, Any]]:
-    """The entries of a call log (the file RKLLM_STANDIN_LOG named), in order; only those of these calls, if any are named."""
+    """The entries of a call log (RKLLM_STANDIN_LOG), in order; of these calls only, if any are named."""
     if not log.exists():
         return []
     entries = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     return [entry for entry in entries if not names or entry["call"] in names]
 
 
-def token_ids(text: str, specials: Mapping[str, int], *, kind: str = "words", vocab: int = 32000) -> list[int]:
+def token_ids(
+    text: str, specials: Mapping[str, int], *, kind: str = "words", vocab: int = 32000
+) -> list[int]:
     """The ids the stand-in's own tokenizer makes of a text, control strings recognised."""
     ids: list[int] = []
     at = 0
