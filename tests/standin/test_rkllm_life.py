@@ -1,9 +1,11 @@
 """The stand-in from load to destroy: its log, errors and versions, and how it dies or hangs on purpose."""
 
+import ctypes
 import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -17,7 +19,7 @@ import pytest
 from tests.standin.conftest import Load
 from tests.standin.rkllm.build import NoCompiler, build, build_selftest
 from tests.standin.rkllm.model_file import calls, write_model
-from tests.standin.rkllm_client import ERROR, FINISH, Client, Seen
+from tests.standin.rkllm_client import ERROR, FINISH, RESULT_CALLBACK, Client, Seen
 
 ROOT = Path(__file__).parents[2]
 Child = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -358,3 +360,51 @@ def test_a_library_for_the_board() -> None:
     header = library.read_bytes()[:20]
     assert header[:5] == b"\x7fELF\x02"
     assert header[18:20] == b"\xb7\x00"  # EM_AARCH64
+
+
+def test_the_1_2_library_serves_its_own_layout(tmp_path: Path) -> None:
+    """So that what happens to a caller with ours is the layout's doing."""
+    lib = ctypes.CDLL(str(build("1.2.3")))
+
+    class Param12(ctypes.Structure):
+        _fields_ = [("raw", ctypes.c_uint8 * 208)]
+
+    lib.rkllm_createDefaultParam.restype = Param12
+    param = lib.rkllm_createDefaultParam()
+    model = ctypes.create_string_buffer(
+        str(write_model(tmp_path / "m.rkllm", log={"silent": True}, answers=["old"])).encode()
+    )
+    param.raw[:8] = struct.pack("<Q", ctypes.addressof(model))
+    texts: list[bytes | None] = []
+
+    def note(result: int, userdata: int | None, state: int) -> int:
+        (text,) = struct.unpack("<Q", ctypes.string_at(result, 8))
+        texts.append(ctypes.string_at(text) if text else None)
+        return 0
+
+    callback = RESULT_CALLBACK(note)
+    handle = ctypes.c_void_p()
+    assert lib.rkllm_init(ctypes.byref(handle), ctypes.byref(param), callback) == 0
+    text = ctypes.create_string_buffer(b"x")
+    prompt = struct.pack("<Q?3xi6Q", 0, True, 0, ctypes.addressof(text), 0, 0, 0, 0, 0)
+    assert lib.rkllm_run(handle, prompt, struct.pack("<i4xQQi4x", 0, 0, 0, 0), None) == 0
+    assert lib.rkllm_destroy(handle) == 0
+    assert texts == [b"old", None]
+
+
+def test_defaults_of_an_unknown_layout_and_missing_parts(tmp_path: Path) -> None:
+    shifted = Client(build(shifted_defaults=True)).lib.rkllm_createDefaultParam()
+    assert struct.unpack_from("<ii", bytes(shifted.raw), 8) == (0, 512)
+    lacking = ctypes.CDLL(str(build(omit=["rkllm_run_async"])))
+    assert hasattr(lacking, "rkllm_run")
+    assert not hasattr(lacking, "rkllm_run_async")
+    with pytest.raises(OSError, match=r"libgomp-nowhere\.so\.1"):
+        ctypes.CDLL(str(build(missing_dependency="libgomp-nowhere.so.1")))
+    assert build(into=tmp_path / "1.3.1") == tmp_path / "1.3.1" / "librkllmrt.so"
+
+
+def test_log_levels(child: Child) -> None:
+    code = "client.init(model); client.plain_template(); client.run('secret'); client.flush()"
+    said = [child(code, env={"RKLLM_LOG_LEVEL": level}).stdout for level in "012"]
+    assert ["secret" in text for text in said] == [False, False, True]
+    assert ["Prefill" in text for text in said] == [False, True, True]

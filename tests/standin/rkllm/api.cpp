@@ -7,6 +7,7 @@
 #include "call_log.h"
 #include "checksum.h"
 #include "loud.h"
+#include "version.h"
 
 namespace standin {
 
@@ -20,11 +21,12 @@ int open_model(LLMHandle* handle, InitRequest init, Callbacks callbacks) {
   line.boolean("is_async", init.is_async).integer("base_domain_id", init.extend.base_domain_id);
   line.integer("embed_flash", init.extend.embed_flash).integer("enabled_cpus_num", init.extend.enabled_cpus_num);
   line.integer("enabled_cpus_mask", init.extend.enabled_cpus_mask).integer("n_batch", init.extend.n_batch);
-  line.integer("use_cross_attn", init.extend.use_cross_attn).text("version", STANDIN_VERSION);
+  line.integer("use_cross_attn", init.extend.use_cross_attn).text("version", kVersion);
   line.boolean("tokenizer_callback", callbacks.tokenizer != nullptr).boolean("embed_callback", callbacks.embed != nullptr);
   log_call("rkllm_init", line);
   if (!is_code(reinterpret_cast<const void*>(callbacks.result))) {
-    die("rkllm_init: the result callback is no code: the caller uses another version's layout (this is " STANDIN_VERSION ")");
+    die(std::string("rkllm_init: the result callback is no code: the caller uses another version's layout (this is ") +
+        kVersion + ")");
   }
   auto engine = std::make_unique<Engine>(std::move(init), callbacks);
   const Engine::Loaded loaded = engine->load();

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
@@ -57,12 +58,19 @@ def build(
     """
     machine = machine or platform.machine()
     pattern = pattern or ("runtime" if version == "1.3.0" else "sdk")
-    layout = "1_2" if version.startswith("1.2.") else "1_3"
-    flags = ["-O2", "-fPIC", "-shared", "-fvisibility=hidden", f"-D{PATTERNS[pattern]}", *_version(version)]
-    if shifted_defaults:
-        flags.append("-DSTANDIN_SHIFTED_DEFAULTS")
+    api = "api_1_2.cpp" if version.startswith("1.2.") else "api_1_3.cpp"
+    tools = _Tools(_compiler(machine), ("-O1", "-fPIC", "-fvisibility=hidden"))
+    objects = [
+        tools.compile(_core()),
+        tools.compile([SOURCES / api], ["-DSTANDIN_SHIFTED_DEFAULTS"] if shifted_defaults else []),
+        tools.compile(
+            [SOURCES / "version.cpp"], [f'-DSTANDIN_VERSION="{version}"', f"-D{PATTERNS[pattern]}"]
+        ),
+    ]
     exports = "{ global: rkllm_*; local: " + "".join(f"{name}; " for name in omit) + "*; };"
-    library = _cached("librkllmrt.so", layout, machine, flags, exports=exports, needs=missing_dependency)
+    if missing_dependency is not None:
+        objects.append(tools.stub(missing_dependency))
+    library = tools.link("librkllmrt.so", objects, ["-shared"], exports=exports)
     if into is None:
         return library
     into.mkdir(parents=True, exist_ok=True)
@@ -74,86 +82,91 @@ def build_selftest(*, machine: str | None = None, sanitizers: str = "address,und
 
     Under the sanitizers where it is for this machine; static for another, so that an emulator can run it.
     """
-    native = machine in (None, platform.machine())
-    flags = ["-DSTANDIN_PATTERN_SDK", *_version("1.3.1")]
-    if native:
-        flags += ["-O1", "-g", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
+    if machine in (None, platform.machine()):
+        compiler = _compiler(platform.machine())
+        flags = ["-O1", "-g", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
     else:
-        flags += ["-O2", "-static"]
-    return _cached("selftest", "1_3", machine or platform.machine(), flags, extra=["selftest/selftest.cpp"])
+        # zig has no static glibc
+        compiler, flags = _compiler(str(machine), libc="musl"), ["-O1", "-static"]
+    tools = _Tools(compiler, tuple(flags))
+    version = tools.compile([SOURCES / "version.cpp"], ['-DSTANDIN_VERSION="1.3.1"'])
+    rest = tools.compile([*_core(), SOURCES / "api_1_3.cpp", SOURCES / "selftest" / "selftest.cpp"])
+    return tools.link("selftest", [version, rest], flags)
 
 
-def _version(version: str) -> list[str]:
-    return [f'-DSTANDIN_VERSION="{version}"']
+def _core() -> list[Path]:
+    return [p for p in sorted(SOURCES.glob("*.cpp")) if not p.name.startswith(("api_1_", "version"))]
 
 
-def _compiler(machine: str) -> list[str]:
-    candidates = (
-        [os.environ.get("CXX") or "g++"] if machine == platform.machine() else [f"{machine}-linux-gnu-g++"]
-    )
-    for command in candidates:
-        if shutil.which(command):
-            return [command, "-static-libstdc++", "-static-libgcc"]
+def _compiler(machine: str, libc: str = f"gnu.{ZIG_GLIBC}") -> list[str]:
+    command = os.environ.get("CXX") or "g++" if machine == platform.machine() else f"{machine}-linux-gnu-g++"
+    if shutil.which(command):
+        return [command, "-static-libstdc++", "-static-libgcc"]
     if importlib.util.find_spec("ziglang") is not None:
-        return [sys.executable, "-m", "ziglang", "c++", "-target", f"{machine}-linux-gnu.{ZIG_GLIBC}"]
+        return [sys.executable, "-m", "ziglang", "c++", "-target", f"{machine}-linux-{libc}"]
     raise NoCompiler(
-        f"no C++ compiler for {machine}: install {candidates[0]} (Debian: g++ or g++-aarch64-linux-gnu) "
+        f"no C++ compiler for {machine}: install {command} (Debian: g++ or g++-aarch64-linux-gnu) "
         "or the Python package ziglang"
     )
 
 
-def _cached(
-    name: str,
-    layout: str,
-    machine: str,
-    flags: Sequence[str],
-    *,
-    extra: Sequence[str] = (),
-    exports: str | None = None,
-    needs: str | None = None,
-) -> Path:
-    sources = sorted(p for p in SOURCES.glob("*.cpp") if not p.name.startswith("api_1_"))
-    sources += [SOURCES / f"api_{layout}.cpp", *(SOURCES / path for path in extra)]
-    compiler = _compiler(machine)
-    key = hashlib.sha256("\0".join([name, machine, *compiler, *flags, exports or "", needs or ""]).encode())
-    for path in [*sources, *sorted(SOURCES.glob("*.h"))]:
-        key.update(path.read_bytes())
-    target = platformdirs.user_cache_path("rkserve") / "standin" / key.hexdigest()[:20] / name
-    if target.exists():
+@dataclass(frozen=True)
+class _Tools:
+    """A compiler whose results are kept, each under a hash of the command and of everything it read."""
+
+    compiler: Sequence[str]
+    flags: tuple[str, ...]
+
+    def compile(self, sources: Sequence[Path], defines: Sequence[str] = ()) -> Path:
+        """One object of these sources, in one translation unit: the headers are most of the work."""
+        unit = "".join(f'#include "{path}"\n' for path in sources)
+        read = [*sources, *sorted(SOURCES.glob("*.h"))]
+        options = ["-std=c++17", "-pthread", *WARNINGS, *self.flags, *defines, f"-I{SOURCES}"]
+        return self._kept("unit.o", [*options, "-x", "c++", "-c", "-"], read, text=unit)
+
+    def stub(self, soname: str) -> Path:
+        """A library without content, to be needed under a name that nothing else has."""
+        return self._kept(
+            "libstub.so", ["-shared", "-fPIC", f"-Wl,-soname,{soname}", "-x", "c++", "-"], [], text=";"
+        )
+
+    def link(
+        self, name: str, objects: Sequence[Path], flags: Sequence[str], exports: str | None = None
+    ) -> Path:
+        command = [*flags, "-pthread", f"-Wl,-soname,{name}", "-Wl,--no-as-needed", *map(str, objects)]
+        return self._kept(name, command, objects, exports=exports)
+
+    def _kept(
+        self,
+        name: str,
+        command: Sequence[str],
+        read: Sequence[Path],
+        *,
+        text: str = "",
+        exports: str | None = None,
+    ) -> Path:
+        key = hashlib.sha256("\0".join([*self.compiler, *command, text, exports or ""]).encode())
+        for path in read:
+            key.update(path.read_bytes())
+        target = platformdirs.user_cache_path("rkserve") / "standin" / key.hexdigest()[:20] / name
+        if target.exists():
+            return target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            made = Path(scratch) / name
+            script = Path(scratch) / "exports"
+            if exports is not None:
+                script.write_text(exports)
+                command = [*command, f"-Wl,--version-script={script}"]
+            done = subprocess.run(
+                [*self.compiler, *command, "-o", str(made)], input=text, capture_output=True, text=True
+            )
+            if done.returncode != 0:
+                error = subprocess.CalledProcessError(done.returncode, list(command))
+                error.add_note(done.stderr[-6000:])
+                raise error
+            made.replace(target)
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        work = Path(scratch)
-        # One translation unit: the standard headers, which are most of the work, are read once.
-        unit = work / "all.cpp"
-        unit.write_text("".join(f'#include "{path}"\n' for path in sources))
-        command = [*compiler, "-std=c++17", "-pthread", *WARNINGS, *flags, f"-I{SOURCES}", str(unit)]
-        if exports is not None:
-            script = work / "exports"
-            script.write_text(exports)
-            command += [f"-Wl,--version-script={script}", f"-Wl,-soname,{name}"]
-        if needs is not None:
-            command += ["-Wl,--no-as-needed", str(_stub(work, compiler, needs))]
-        made = work / name
-        _compile([*command, "-o", str(made)])
-        made.replace(target)
-    return target
-
-
-def _stub(work: Path, compiler: Sequence[str], soname: str) -> Path:
-    source = work / "stub.cpp"
-    source.write_text('extern "C" void standin_stub() {}\n')
-    library = work / "libstub.so"
-    _compile([*compiler, "-shared", "-fPIC", str(source), f"-Wl,-soname,{soname}", "-o", str(library)])
-    return library
-
-
-def _compile(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        error = subprocess.CalledProcessError(done.returncode, list(command))
-        error.add_note(done.stderr[-6000:])
-        raise error
 
 
 def main() -> None:

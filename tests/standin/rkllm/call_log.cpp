@@ -17,8 +17,6 @@ const char* log_path() {
 
 }  // namespace
 
-bool logging_calls() { return log_path() != nullptr; }
-
 void log_call(const char* call, const JsonLine& rest) {
   const char* path = log_path();
   if (path == nullptr) return;

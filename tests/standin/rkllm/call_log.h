@@ -5,8 +5,6 @@
 
 namespace standin {
 
-bool logging_calls();
-
 // Adds pid, thread and the monotonic time in ms.
 void log_call(const char* call, const JsonLine& rest);
 

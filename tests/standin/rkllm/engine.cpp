@@ -12,6 +12,7 @@
 #include "loud.h"
 #include "prompt_cache.h"
 #include "tokenizer.h"
+#include "version.h"
 
 namespace standin {
 namespace {
@@ -47,7 +48,7 @@ Engine::Loaded Engine::load() {
   if (script.init_error == "silent") return {script.init_return.value_or(0), false};
   if (script.init_error == "model_too_old") return failed("The model version is too old");
   log.toolkit();
-  if (script.mismatch == "refuse" && script.toolkit != STANDIN_VERSION) return failed("The model version is too old");
+  if (script.mismatch == "refuse" && script.toolkit != kVersion) return failed("The model version is too old");
   if (script.init_error == "platform" || script.platform != script.target_platform) {
     return failed("target_platform does not match");
   }
@@ -79,16 +80,16 @@ bool Engine::busy() {
   return true;
 }
 
-int Engine::work(Run& run) {
+int Engine::work(Run& run, void* userdata) {
   const int code = run.execute();
-  if (model_.script.late_callbacks > 0) call_late();
+  if (model_.script.late_callbacks > 0) call_late(userdata);
   running_ = false;
   return code;
 }
 
-void Engine::call_late() {
-  const Callbacks& callbacks = model_.callbacks;
-  late_.emplace_back([result = callbacks.result, userdata = callbacks.userdata, count = model_.script.late_callbacks] {
+// With the run's userdata, which the caller may have freed by then.
+void Engine::call_late(void* userdata) {
+  late_.emplace_back([result = model_.callbacks.result, userdata, count = model_.script.late_callbacks] {
     sleep_ms(30);
     Delivery delivery(result, userdata, 1);
     for (int i = 0; i < count; ++i) {
@@ -114,8 +115,9 @@ int Engine::run(const RunRequest& request, bool async) {
     running_ = false;
     return refused;
   }
-  if (!async && !model_.init.is_async) return work(*run);
-  worker_ = std::thread([this, run] { work(*run); });
+  void* const userdata = request.userdata != nullptr ? request.userdata : model_.callbacks.userdata;
+  if (!async && !model_.init.is_async) return work(*run, userdata);
+  worker_ = std::thread([this, run, userdata] { work(*run, userdata); });
   return 0;
 }
 

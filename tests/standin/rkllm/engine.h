@@ -46,8 +46,8 @@ class Engine {
  private:
   Loaded failed(const std::string& line);
   bool busy();
-  int work(Run& run);
-  void call_late();
+  int work(Run& run, void* userdata);
+  void call_late(void* userdata);
 
   Model model_;
   AbortSignal abort_;

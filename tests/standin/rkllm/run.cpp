@@ -14,6 +14,7 @@
 #include "loud.h"
 #include "prompt_cache.h"
 #include "tokenizer.h"
+#include "version.h"
 
 namespace standin {
 namespace {
@@ -297,7 +298,7 @@ Run::End Run::answer_of_callback(int answer) {
 
 Run::End Run::decode() {
   const bool stranger = model_.script.mismatch == "garbage" &&
-                        versions_differ(model_.script.toolkit, model_.script.runtime.value_or(STANDIN_VERSION));
+                        versions_differ(model_.script.toolkit, model_.script.runtime.value_or(kVersion));
   if (resumes_ && model_.paused->answers.size() == slots_.size()) {
     for (size_t slot = 0; slot < slots_.size(); ++slot) slots_[slot].answer = std::move(model_.paused->answers[slot]);
   } else {

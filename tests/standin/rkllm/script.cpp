@@ -7,6 +7,7 @@
 
 #include "json.h"
 #include "loud.h"
+#include "version.h"
 
 namespace standin {
 namespace {
@@ -333,7 +334,7 @@ ModelFile read_script(const std::string& path, Script& into) {
   std::fclose(file);
   text.erase(std::min(text.find('\0'), text.size()));
   if (text.compare(0, sizeof kMagic - 1, kMagic) != 0) return ModelFile::NotAModel;
-  into.toolkit = STANDIN_VERSION;
+  into.toolkit = kVersion;
   into.chat_template = ChatTemplate{"<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n", "<|im_start|>user\n",
                                     "<|im_end|>\n<|im_start|>assistant\n", ""};
   try {

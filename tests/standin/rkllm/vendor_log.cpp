@@ -3,17 +3,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-namespace standin {
+#include "version.h"
 
-// The version in the library's bytes, for whoever reads the file without loading it. The log's own format string is there
-// too, as in the vendor's library, with no number behind it.
-#if defined(STANDIN_PATTERN_SDK)
-extern "C" __attribute__((used, visibility("hidden"))) const char standin_version_bytes[] =
-    "RKLLM SDK (version: " STANDIN_VERSION " (8f3c21ab7e@2025-11-20T09:15:42))";
-#elif defined(STANDIN_PATTERN_RUNTIME)
-extern "C" __attribute__((used, visibility("hidden"))) const char standin_version_bytes[] =
-    "rkllm-runtime version: " STANDIN_VERSION;
-#endif
+namespace standin {
 
 void VendorLog::line(const std::string& text) const {
   if (script_.log_silent) return;
@@ -23,7 +15,7 @@ void VendorLog::line(const std::string& text) const {
 
 void VendorLog::runtime() const {
   // Put together at run time: the number must not stand behind the words in the library's bytes unless the build says so.
-  line("rkllm-runtime version: " + script_.runtime.value_or(STANDIN_VERSION) + ", rknpu driver version: " + script_.driver +
+  line("rkllm-runtime version: " + script_.runtime.value_or(kVersion) + ", rknpu driver version: " + script_.driver +
        ", platform: " + script_.platform);
 }
 
