@@ -147,7 +147,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker needs to load a model. Paths are absolute and were checked by the server.
 
     path: the hybrid folder or the .rkllm file. tokenizer: a tokenizer.json, None for the one in the folder
-    (hybrid) or in the file (rkllm). eos: strings or ids that end an answer.
+    (hybrid) or in the file (rkllm). eos: strings or ids that end an answer. repeat_guard: end an answer that
+    only repeats itself.
     """
 
     model_id: str
@@ -157,6 +158,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     eos: list[str | int]
     stop: list[str] = []
+    repeat_guard: bool = True
     tokenizer: str | None = None
     hybrid: HybridOptions = HybridOptions()
     rkllm: RkllmOptions = RkllmOptions()
@@ -212,6 +214,9 @@ class Sink(Protocol):
 
         `tokens` is how many tokens it stands for; `logprobs` one entry a token where they were asked for.
         """
+
+    def warn(self, message: str) -> None:
+        """Tell the owner of the model what seems wrong with it. Says nothing of what a client wrote."""
 
 
 class Progress(Protocol):

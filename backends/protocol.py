@@ -110,6 +110,12 @@ class Delta(_Message, frozen=True):
     logprobs: list[TokenLogprob] | None = None
 
 
+class Warned(_Message, frozen=True):
+    """Something seems wrong with the model, for its owner."""
+
+    message: str
+
+
 class Finished(_Message, frozen=True):
     """A run has ended as it should."""
 
@@ -139,7 +145,7 @@ class Heartbeat(_Message, frozen=True):
 
 
 ToWorker = Load | Generate | Cancel | Count | Unload
-FromWorker = Loading | Ready | LoadFailed | Prefill | Delta | Finished | Failed | Counted | Heartbeat
+FromWorker = Loading | Ready | LoadFailed | Prefill | Delta | Warned | Finished | Failed | Counted | Heartbeat
 
 _encoder = msgspec.msgpack.Encoder()
 

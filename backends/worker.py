@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import NoReturn
 
-from backends.base import Backend, BackendError, ModelSpec, Progress, TokenLogprob, Usage
+from backends.base import Backend, BackendError, Cancellation, ModelSpec, Progress, TokenLogprob, Usage
 from backends.lifeline import line_buffer_c_stdout, tie_to_server
 from backends.protocol import (
     Cancel,
@@ -43,6 +43,7 @@ from backends.protocol import (
     Ready,
     ToWorker,
     Unload,
+    Warned,
     encode_frame,
 )
 
@@ -57,12 +58,9 @@ def load_backend(spec: ModelSpec, progress: Progress) -> Backend:
     """Load a model with the backend its entry names. Raises BackendError."""
     if spec.backend == "hybrid":
         from backends.hybrid.backend import load
-
-        return load(spec, progress)
-    raise BackendError(
-        "load_failed",
-        f"{spec.model_id} is a .rkllm model, which this version of rkserve cannot run; choose a hybrid model",
-    )
+    else:
+        from backends.rkllm.backend import load
+    return load(spec, progress)
 
 
 class Outbox:
@@ -115,6 +113,10 @@ class RunSink:
         if not self.closed:
             self._send(Delta(self._request_id, text, tokens, logprobs))
 
+    def warn(self, message: str) -> None:
+        """See backends.base.Sink."""
+        self._send(Warned(message))
+
 
 class Worker:
     """One model's life: load, answers and counts, unload."""
@@ -125,7 +127,7 @@ class Worker:
         self._outbox = Outbox(sock)
         self._jobs: SimpleQueue[Load | Generate | Unload] = SimpleQueue()
         self._counts: SimpleQueue[Count] = SimpleQueue()
-        self._cancelled: dict[int, threading.Event] = {}
+        self._cancelled: dict[int, Cancellation] = {}
         self._beat_s: float | None = None
 
     def run(self) -> int:
@@ -225,12 +227,12 @@ class Worker:
         match message:
             case Cancel(request_id=request_id):
                 # One that has ended meanwhile is not there any more.
-                if (event := self._cancelled.get(request_id)) is not None:
-                    event.set()
+                if (cancelled := self._cancelled.get(request_id)) is not None:
+                    cancelled.set()
             case Count():
                 self._counts.put(message)
             case Generate(request_id=request_id):
-                self._cancelled[request_id] = threading.Event()
+                self._cancelled[request_id] = Cancellation()
                 self._jobs.put(message)
             case Load(heartbeat_s=heartbeat_s):
                 self._beat_s = heartbeat_s / BEATS_PER_INTERVAL

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from backends.base import Sink
+from backends.repetition import RepetitionGuard
 from backends.rkllm.session import Ended
 from backends.rkllm.utf8 import Utf8Pieces
 from backends.text import StopFilter
@@ -17,15 +18,23 @@ from backends.text import StopFilter
 class Answer:
     """Takes tokens, hands complete text to a sink. Not thread-safe; made anew for each answer.
 
-    prompt_tokens: what is reported as prefilled when the first token comes. `made` counts the tokens up to
-    the one that ended the answer, which is one of them.
+    prompt_tokens: what is reported as prefilled when the first token comes. guard None: it may repeat itself
+    without end. `made` counts the tokens up to the one that ended the answer, which is one of them.
     """
 
-    def __init__(self, eos: Set[int], stops: Sequence[str], sink: Sink, prompt_tokens: int) -> None:
+    def __init__(
+        self,
+        eos: Set[int],
+        stops: Sequence[str],
+        sink: Sink,
+        prompt_tokens: int,
+        guard: RepetitionGuard | None,
+    ) -> None:
         self._eos = eos
         self._stops = StopFilter(stops)
         self._sink = sink
         self._prompt_tokens = prompt_tokens
+        self._guard = guard
         self._utf8 = Utf8Pieces()
         self._waiting = 0  # tokens whose text has not gone out
         self.made = 0
@@ -38,12 +47,15 @@ class Answer:
         if token_id in self._eos:
             return Ended.EOS
         self._waiting += 1
-        text = self._utf8.push(data)
-        if not text:
-            return None
-        out, stopped = self._stops.push(text)
-        self._send(out)
-        return Ended.STOP if stopped else None
+        if text := self._utf8.push(data):
+            out, stopped = self._stops.push(text)
+            self._send(out)
+            if stopped:
+                return Ended.STOP
+        # The id alone would not do: a runtime that does not tell ids would seem to repeat one.
+        if self._guard is not None and self._guard.push((token_id, data)):
+            return Ended.REPEATS
+        return None
 
     def finish(self) -> None:
         """Send all that is held back. Not after a stop string."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 from packaging.version import Version
 
+from backends import repetition
 from backends.base import (
     Backend,
     BackendError,
@@ -29,6 +30,8 @@ from backends.base import (
     Usage,
 )
 from backends.discovery import RKLLM_ABI, parse_version, read_version
+from backends.prompts import Context
+from backends.repetition import RepetitionGuard
 from backends.rkllm.agreement import check
 from backends.rkllm.answer import Answer
 from backends.rkllm.capture import Capture
@@ -94,11 +97,13 @@ class RkllmBackend:
         log = session.log
         warnings = [*session.warnings, *encoder.warnings]
         warnings += check(spec.model_id, log, version, options.runtime, strict=strict)
-        self._context_length = min(spec.context_length, log.context_limit or spec.context_length)
-        if self._context_length < spec.context_length:
+        self._context = Context(
+            spec.model_id, min(spec.context_length, log.context_limit or spec.context_length)
+        )
+        if self._context.length < spec.context_length:
             warnings.append(
                 f"context_length is {spec.context_length}, but the model was converted for "
-                f"{self._context_length}, which is used."
+                f"{self._context.length}, which is used."
             )
         if not session.template_off:
             if encoder.vocab_size is None:
@@ -114,7 +119,7 @@ class RkllmBackend:
             warnings.append("No eos is set: only the runtime's own ends an answer, and it may be wrong.")
         self.info = ModelInfo(
             runtime=f"librkllmrt {version}",
-            context_length=self._context_length,
+            context_length=self._context.length,
             vocab_size=encoder.vocab_size or 0,
             memory_mb=psutil.Process().memory_info().rss // _MB,
             warnings=warnings,
@@ -123,7 +128,7 @@ class RkllmBackend:
 
     def count_tokens(self, prompt: Sequence[Span]) -> int:
         """Return a prompt's length in tokens, an estimate without a tokenizer. Raises BackendError."""
-        return self._encode(prompt).tokens
+        return self._encoder.encode(prompt, self._context).tokens
 
     def generate(
         self, params: GenerateParams, sink: Sink, cancelled: Cancellation
@@ -132,14 +137,15 @@ class RkllmBackend:
         self._refuse_unsupported(params)
         if cancelled.is_set():
             return "cancelled", _NOTHING
-        encoded = self._encode(params.prompt)
-        room = self._context_length - CONTEXT_RESERVE - encoded.tokens
+        encoded = self._encoder.encode(params.prompt, self._context)
+        room = self._context.length - CONTEXT_RESERVE - encoded.tokens
         if room < 1:
-            raise self._too_long(encoded.tokens if encoded.exact else f"about {encoded.tokens}")
+            raise self._context.refusal(encoded.tokens if encoded.exact else f"about {encoded.tokens}")
         limit = min(self._spec.max_tokens if params.max_tokens is None else params.max_tokens, room)
         sink.prefill(0, encoded.tokens)
         stops = [*self._encoder.stops, *self._spec.stop, *params.stop]
-        answer = Answer(self._encoder.eos, stops, sink, encoded.tokens)
+        guard = RepetitionGuard() if self._spec.repeat_guard else None
+        answer = Answer(self._encoder.eos, stops, sink, encoded.tokens, guard)
         outcome = self._session.run(
             encoded.prompt,
             sampling_param(params.sampling, self._encoder.vocab_size),
@@ -147,9 +153,11 @@ class RkllmBackend:
             answer.push,
             cancelled,
         )
-        if outcome.ended in (Ended.ITSELF, Ended.EOS):
+        if outcome.ended in (Ended.ITSELF, Ended.EOS, Ended.REPEATS):
             answer.finish()
-        usage = self._usage(encoded, outcome, answer.made)
+        if outcome.ended is Ended.REPEATS:
+            sink.warn(repetition.warning(self._spec.model_id))
+        usage = self._usage(encoded, outcome, answer.made, limit)
         return _finish_reason(outcome, usage.completion_tokens, limit), usage
 
     def close(self) -> None:
@@ -157,49 +165,40 @@ class RkllmBackend:
         self._session.close()
         self._capture.close()
 
-    def _usage(self, encoded: Encoded, outcome: Outcome, made: int) -> Usage:
+    def _usage(self, encoded: Encoded, outcome: Outcome, made: int, limit: int) -> Usage:
         """Return the counts of a run.
 
         Cached are the prompt's tokens that were not prefilled; where the library did not say how many were,
-        none are claimed. One that ended by itself may have made an EOS token that it did not show.
+        none are claimed, and neither is one that may be an error in the prompt's measured size. A run that
+        ended by itself may have made an EOS token that it did not show.
         """
         perf = outcome.perf
         prefilled = perf.prefill_tokens if perf is not None and perf.prefill_tokens > 0 else None
-        prompt_tokens = encoded.tokens if encoded.exact else self._measured(encoded, outcome, prefilled)
+        prompt_tokens = (
+            encoded.tokens if encoded.exact else self._measured(outcome, prefilled, limit, encoded)
+        )
         if perf is not None and outcome.ended is Ended.ITSELF:
             made = max(made, perf.generate_tokens)
+        cached = 0 if prefilled is None else max(0, prompt_tokens - prefilled)
         return Usage(
             prompt_tokens=prompt_tokens,
-            cached_tokens=0 if prefilled is None else max(0, prompt_tokens - prefilled),
+            cached_tokens=cached if encoded.exact or cached > 1 else 0,
             completion_tokens=made,
             prefill_ms=1000 * outcome.prefill_s,
             decode_ms=1000 * outcome.decode_s,
         )
 
-    def _measured(self, encoded: Encoded, outcome: Outcome, prefilled: int | None) -> int:
+    def _measured(self, outcome: Outcome, prefilled: int | None, limit: int, encoded: Encoded) -> int:
         """Return a text prompt's tokens as the KV cache shows them after the run, to within one.
 
-        The last token made is chosen but not in the cache. A model without a KV cache shows nothing.
+        The last token made is chosen but not in the cache: where the library's own EOS ended the run, that
+        was none of those it has shown. A model without a KV cache shows nothing.
         """
         size = self._session.kv_cache_size()
-        made = max(outcome.tokens, outcome.perf.generate_tokens if outcome.perf else 0)
-        shown = 0 if size is None else size - max(0, made - 1)
-        return max(shown, prefilled or 0) if shown > 0 or prefilled else encoded.tokens
-
-    def _encode(self, prompt: Sequence[Span]) -> Encoded:
-        """Return a prompt for the library. One that cannot fit, however long, is refused at little cost."""
-        at_least = self._encoder.at_least(prompt)
-        if at_least >= self._context_length:
-            raise self._too_long(f"at least {at_least}")
-        return self._encoder.encode(prompt)
-
-    def _too_long(self, tokens: int | str) -> BackendError:
-        return BackendError(
-            "context_length_exceeded",
-            f"The prompt has {tokens} tokens, and the context of {self._spec.model_id} is "
-            f"{self._context_length} tokens, prompt and answer together. Shorten the conversation.",
-            "messages",
-        )
+        ended_by_eos = outcome.ended is Ended.ITSELF and outcome.tokens < limit
+        answer = outcome.tokens if ended_by_eos else max(0, outcome.tokens - 1)
+        prompt = 0 if size is None else size - answer
+        return max(prompt, prefilled or 0) if prompt > 0 or prefilled else encoded.tokens
 
     def _refuse_unsupported(self, params: GenerateParams) -> None:
         sampling = params.sampling

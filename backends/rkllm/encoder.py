@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from backends.base import BackendError, ModelSpec, Span
-from backends.hybrid.tokenizer import PromptTokenizer
-from backends.hybrid.vocabulary import UnsupportedTokenizer
+from backends import prompts
+from backends.base import ModelSpec, Span
+from backends.prompts import Context, read_tokenizer
 from backends.rkllm.prompt import estimate_tokens, flatten
 
 
@@ -34,7 +34,7 @@ class Encoder:
 
     def __init__(self, spec: ModelSpec) -> None:
         """Read the tokenizer, if the entry has one. Raises BackendError."""
-        self._tokenizer = None if spec.tokenizer is None else _tokenizer(Path(spec.tokenizer))
+        self._tokenizer = None if spec.tokenizer is None else read_tokenizer(Path(spec.tokenizer))
         self._eos_strings = [eos for eos in spec.eos if isinstance(eos, str)]
         ids = {eos for eos in spec.eos if isinstance(eos, int)}
         unknown = []
@@ -54,31 +54,17 @@ class Encoder:
                 "ends answers all the same; correct eos, or fetch the tokenizer that belongs to the model."
             )
 
-    def at_least(self, prompt: Sequence[Span]) -> int:
-        """Return a number of tokens that a prompt cannot stay below, at little cost."""
-        return 0 if self._tokenizer is None else self._tokenizer.at_least(prompt)
+    def encode(self, prompt: Sequence[Span], context: Context) -> Encoded:
+        """Return a prompt for the library, longer than the context too.
 
-    def encode(self, prompt: Sequence[Span]) -> Encoded:
-        """Return a prompt for the library. Raises BackendError for one that is empty."""
+        Raises BackendError for one that is empty, or so long that encoding it would be a waste.
+        """
         if self._tokenizer is None:
             text = flatten(prompt, self._eos_strings)
             encoded = Encoded(text, estimate_tokens(text), exact=False)
         else:
-            ids = self._tokenizer.encode(prompt)
+            ids = prompts.encode(self._tokenizer, prompt, context)
             encoded = Encoded(ids, len(ids), exact=True)
         if not encoded.prompt:
-            raise BackendError("invalid_request", "The prompt is empty: it needs at least one token.")
+            raise prompts.empty_prompt()
         return encoded
-
-
-def _tokenizer(path: Path) -> PromptTokenizer:
-    try:
-        return PromptTokenizer(path)
-    except OSError as error:
-        raise BackendError(
-            "load_failed", f"The tokenizer {path} cannot be read: {error.strerror}."
-        ) from error
-    except UnsupportedTokenizer as error:
-        raise BackendError(
-            "load_failed", f"The tokenizer {path} has {error}. Name another one in the entry, or none (null)."
-        ) from error

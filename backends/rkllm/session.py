@@ -56,6 +56,7 @@ class Ended(Enum):
     ITSELF = "itself"  # the library's own EOS, or the limit it was given
     EOS = "eos"
     STOP = "stop"
+    REPEATS = "repeats"
     CANCELLED = "cancelled"
 
 

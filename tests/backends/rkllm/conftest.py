@@ -74,6 +74,7 @@ class ListSink:
 
     def __init__(self, on_delta: Callable[[str], None] = lambda text: None) -> None:
         self.texts: list[str] = []
+        self.warnings: list[str] = []
         self.tokens = 0
         self.prefills: list[tuple[int, int]] = []
         self._on_delta = on_delta
@@ -90,6 +91,9 @@ class ListSink:
         self.texts.append(text)
         self.tokens += tokens
         self._on_delta(text)
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
 
 
 @pytest.fixture(scope="session")

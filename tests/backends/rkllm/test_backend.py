@@ -306,6 +306,35 @@ def test_the_limit_is_told_from_the_end(scripted: Scripted, spec: ModelSpec, sta
     assert ask(backend, max_tokens=4)[1] == "stop"
 
 
+def test_an_answer_that_only_repeats_itself_ends_and_its_owner_is_told(
+    scripted: Scripted, spec: ModelSpec, start: Start
+) -> None:
+    scripted.script(*((NORMAL, 33, b"!") for _ in range(400)), (WAIT_FOR_ABORT, 0, None))
+    sink = ListSink()
+    text, reason, usage = ask(start(spec), max_tokens=450, sink=sink)
+    assert (text, reason, usage.completion_tokens) == ("!" * 288, "stop", 288)
+    (warning,) = sink.warnings
+    for thing in ("version of the runtime", "chat template", "sha256"):
+        assert thing in warning
+
+
+def test_a_runtime_that_does_not_tell_ids_does_not_seem_to_repeat_one(
+    scripted: Scripted, spec: ModelSpec, start: Start
+) -> None:
+    scripted.answer(*((0, b"%d " % number) for number in range(400)))
+    sink = ListSink()
+    text, _, _ = ask(start(spec), max_tokens=450, sink=sink)
+    assert text.split() == [str(number) for number in range(400)]
+    assert sink.warnings == []
+
+
+def test_the_guard_can_be_off(scripted: Scripted, spec: ModelSpec, start: Start) -> None:
+    scripted.answer(*((33, b"!") for _ in range(400)))
+    sink = ListSink()
+    text, _, _ = ask(start(msgspec.structs.replace(spec, repeat_guard=False)), max_tokens=450, sink=sink)
+    assert (text, sink.warnings) == ("!" * 400, [])
+
+
 def test_cached_tokens_are_those_not_prefilled(scripted: Scripted, spec: ModelSpec, start: Start) -> None:
     scripted.answer(*ABC, perf=(5, 4))
     sink = ListSink()
@@ -315,7 +344,8 @@ def test_cached_tokens_are_those_not_prefilled(scripted: Scripted, spec: ModelSp
 
 
 @pytest.mark.parametrize(
-    ("kv_size", "prefilled", "prompt_tokens", "cached"), [(42, 40, 40, 0), (42, 5, 40, 35), (-1, 40, 40, 0)]
+    ("kv_size", "prefilled", "prompt_tokens", "cached"),
+    [(43, 40, 40, 0), (43, 5, 40, 35), (44, 40, 41, 0), (-1, 40, 40, 0)],
 )
 def test_text_prompts_are_counted_by_the_cache(
     scripted: Scripted,
