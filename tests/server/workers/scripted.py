@@ -93,6 +93,8 @@ class Scripted:
                     sink.delta(f"{os.getpid()}", 1, None)
                 case "runs":
                     sink.delta(f"{self._runs}", 1, None)
+                case "warn":
+                    sink.warn("something is wrong with the model")
                 case "refuse":
                     raise BackendError("context_length_exceeded", "no room", "messages")
                 case "bug":
