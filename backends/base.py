@@ -41,6 +41,13 @@ class BackendError(Exception):
         self.param = param
 
 
+class EngineLost(BackendError):
+    """An engine is in a state from which only a new process recovers: the worker reports it and ends."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("backend_crashed", message)
+
+
 class Span(msgspec.Struct, frozen=True, array_like=True):
     """A piece of a rendered prompt.
 
@@ -239,7 +246,8 @@ class Backend(Protocol):
     ) -> tuple[FinishReason, Usage]:
         """Run one answer to its end. Ends early with "cancelled" at the next token once the event is set.
 
-        Raises BackendError for what the client or the owner can mend; anything else is a bug or a crash.
+        Raises BackendError for what the client or the owner can mend, EngineLost where the process is of no
+        more use; anything else is a bug or a crash.
         """
 
     def close(self) -> None:

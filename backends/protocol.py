@@ -125,7 +125,7 @@ class Finished(_Message, frozen=True):
 
 
 class Failed(_Message, frozen=True):
-    """A request cannot be honoured; the worker goes on."""
+    """A request cannot be honoured; the worker goes on, unless the code is backend_crashed: then it exits."""
 
     request_id: int
     code: ErrorCode

@@ -23,7 +23,16 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import NoReturn
 
-from backends.base import Backend, BackendError, Cancellation, ModelSpec, Progress, TokenLogprob, Usage
+from backends.base import (
+    Backend,
+    BackendError,
+    Cancellation,
+    EngineLost,
+    ModelSpec,
+    Progress,
+    TokenLogprob,
+    Usage,
+)
 from backends.lifeline import line_buffer_c_stdout, tie_to_server
 from backends.protocol import (
     Cancel,
@@ -51,7 +60,7 @@ LoadModel = Callable[[ModelSpec, Progress], Backend]
 
 RECV_BYTES = 256 * 1024
 BEATS_PER_INTERVAL = 4  # heartbeats sent in the time in which one must be heard
-FAULT = 1  # exit status after a bug in a backend or here
+FAULT = 1  # exit status after a bug in a backend or here, or where the engine is lost
 
 
 def load_backend(spec: ModelSpec, progress: Progress) -> Backend:
@@ -181,6 +190,7 @@ class Worker:
         cancelled = self._cancelled[request_id]
         sink = RunSink(self._outbox, request_id)
         answer: Finished | Failed
+        lost = False
         try:
             if cancelled.is_set():
                 nothing = Usage(
@@ -191,9 +201,12 @@ class Worker:
                 answer = Finished(request_id, *backend.generate(job.params, sink, cancelled))
         except BackendError as error:
             answer = Failed(request_id, error.code, error.message, error.param)
+            lost = isinstance(error, EngineLost)
         sink.closed = True
         del self._cancelled[request_id]
         self._outbox.send(answer)
+        if lost:
+            _exit(FAULT)
 
     def _count(self, backend: Backend) -> None:
         while True:

@@ -20,7 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from backends.base import BackendError, Cancellation
+from backends.base import BackendError, Cancellation, EngineLost
 from backends.rkllm.capture import Capture
 from backends.rkllm.enums import CallbackReturn, LLMCallState, RKLLMInferMode, RKLLMInputType
 from backends.rkllm.library import Library
@@ -44,10 +44,6 @@ SHOWN_LINES = 3
 
 _HARMLESS = frozenset({Fault.DRIVER_TOO_OLD, Fault.MODEL_TOO_OLD, Fault.NO_CHAT_TEMPLATE})
 _MOST_BATCHES = 256  # n_batch is a uint8_t
-
-
-class EngineLost(Exception):
-    """The library is in a state from which only a new process recovers."""
 
 
 class Ended(Enum):

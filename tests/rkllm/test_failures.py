@@ -77,6 +77,8 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Board:
     for model, kind in DESTROYS:
         board.add(model, faults=[{"at": "destroy", "kind": kind}])
     board.add("hang-prefill", answers=LONG, faults=[{"at": "prefill", "kind": "hang", "when": "FAIL"}])
+    for model, domain in (("large", 0), ("same-domain", 0), ("other-domain", 1)):
+        board.add(model, {"rkllm": {"base_domain_id": domain}}, npu_mb=3000, when_short="error")
     board.add("garbage", {"runtime_check": "warn"}, toolkit="1.2.2")
     return board
 
@@ -127,6 +129,7 @@ def test_a_run_that_fails(server: Server, model: str, code: str) -> None:
         server.ask(model, "FAIL")
     assert (caught.value.status_code, caught.value.code) == (500, code)
     assert caught.value.response.headers["x-should-retry"] == "false"
+    assert "Traceback" not in caught.value.message and ".py" not in caught.value.message
     assert server.says(model, max_tokens=3) == " word word word"  # the same model, in a new process
 
 
@@ -185,14 +188,29 @@ def test_a_stop_string_where_aborts_do_nothing(server: Server) -> None:
     assert server.says("abort-ignored") == "OK."
 
 
-@pytest.mark.parametrize("model", [model for model, _ in DESTROYS])
-def test_a_destroy_that_fails(board: Board, model: str) -> None:
+@pytest.fixture(scope="module")
+def forgetful(board: Board) -> Iterator[Server]:
+    """A server that unloads a model as soon as it is idle."""
     with board.serve(idle_unload_s=0.3, abort_grace_s=ABORT_GRACE_S) as server:
-        before = len(board.calls("rkllm_destroy"))
-        assert server.says(model) == "OK."
-        until(lambda: len(board.calls("rkllm_destroy")) > before, "destroy")
-        assert server.says("well") == "OK."
-        assert server.says(model) == "OK."
+        yield server
+
+
+@pytest.mark.parametrize("model", [model for model, _ in DESTROYS])
+def test_a_destroy_that_fails(board: Board, forgetful: Server, model: str) -> None:
+    before = len(board.calls("rkllm_destroy"))
+    assert forgetful.says(model) == "OK."
+    until(lambda: len(board.calls("rkllm_destroy")) > before, "destroy")
+    assert forgetful.says("well") == "OK."
+    assert forgetful.says(model) == "OK."
+
+
+def test_two_models_in_one_domain_of_the_npu_s_memory_and_in_two(server: Server) -> None:
+    assert server.says("large") == "OK."
+    with pytest.raises(openai.InternalServerError) as caught:
+        server.ask("same-domain")
+    assert (caught.value.status_code, caught.value.code) == (503, "insufficient_memory")
+    assert server.says("other-domain") == "OK."
+    assert server.says("large") == "OK."
 
 
 def test_garbage_ends_and_says_what_to_check(server: Server) -> None:

@@ -15,13 +15,14 @@ from backends.base import (
     Backend,
     BackendError,
     Cancellation,
+    EngineLost,
     GenerateParams,
     ModelSpec,
     Sampling,
     Span,
     Usage,
 )
-from backends.rkllm.session import ABORT_AGAIN_S, EngineLost
+from backends.rkllm.session import ABORT_AGAIN_S
 from backends.rkllm.structs import RKLLMInferParam, RKLLMInput, RKLLMParam, RKLLMSamplingParam
 from tests.backends.rkllm.conftest import (
     ERROR,
