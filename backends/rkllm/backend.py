@@ -194,11 +194,14 @@ class RkllmBackend:
         The last token made is chosen but not in the cache: where the library's own EOS ended the run, that
         was none of those it has shown. A model without a KV cache shows nothing.
         """
-        size = self._session.kv_cache_size()
+        size = self._session.kv_cache_size() or 0
         ended_by_eos = outcome.ended is Ended.ITSELF and outcome.tokens < limit
         answer = outcome.tokens if ended_by_eos else max(0, outcome.tokens - 1)
-        prompt = 0 if size is None else size - answer
-        return max(prompt, prefilled or 0) if prompt > 0 or prefilled else encoded.tokens
+        if size > answer:
+            tokens = max(size - answer, prefilled or 0)
+            self._encoder.measured(encoded, tokens)
+            return tokens
+        return prefilled or encoded.tokens
 
     def _refuse_unsupported(self, params: GenerateParams) -> None:
         sampling = params.sampling

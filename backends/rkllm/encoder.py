@@ -13,7 +13,8 @@ from pathlib import Path
 from backends import prompts
 from backends.base import ModelSpec, Span
 from backends.prompts import Context, read_tokenizer
-from backends.rkllm.prompt import estimate_tokens, flatten
+from backends.rkllm.estimate import Estimator
+from backends.rkllm.prompt import flatten
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Encoder:
     def __init__(self, spec: ModelSpec) -> None:
         """Read the tokenizer, if the entry has one. Raises BackendError."""
         self._tokenizer = None if spec.tokenizer is None else read_tokenizer(Path(spec.tokenizer))
+        self._estimator = Estimator()
         self._eos_strings = [eos for eos in spec.eos if isinstance(eos, str)]
         ids = {eos for eos in spec.eos if isinstance(eos, int)}
         unknown = []
@@ -54,6 +56,11 @@ class Encoder:
                 "ends answers all the same; correct eos, or fetch the tokenizer that belongs to the model."
             )
 
+    def measured(self, encoded: Encoded, tokens: int) -> None:
+        """Take note of how many tokens an encoded prompt turned out to have."""
+        if isinstance(encoded.prompt, str):
+            self._estimator.learn(encoded.prompt, tokens)
+
     def encode(self, prompt: Sequence[Span], context: Context) -> Encoded:
         """Return a prompt for the library, longer than the context too.
 
@@ -61,7 +68,7 @@ class Encoder:
         """
         if self._tokenizer is None:
             text = flatten(prompt, self._eos_strings)
-            encoded = Encoded(text, estimate_tokens(text), exact=False)
+            encoded = Encoded(text, self._estimator.tokens(text), exact=False)
         else:
             ids = prompts.encode(self._tokenizer, prompt, context)
             encoded = Encoded(ids, len(ids), exact=True)

@@ -26,11 +26,6 @@ _COMMON = re.compile(
 )
 _TAG = re.compile(r"<[^<>\s]{1,64}>|\[/?[A-Z_]{2,32}\]")
 
-# For counting without a tokenizer. Vocabularies of today spell 3 to 5 characters of English or code with a
-# token, and at least one character of a script beyond Latin with one and a half.
-_ASCII_PER_TOKEN = 3.0
-_TOKENS_PER_OTHER = 1.2
-
 
 def flatten(prompt: Sequence[Span], control: Iterable[str] = ()) -> str:
     """Return a prompt as one text. `control`: further spellings to break up, such as the EOS strings.
@@ -46,12 +41,6 @@ def flatten(prompt: Sequence[Span], control: Iterable[str] = ()) -> str:
         text = "".join(span.text for span in spans)
         parts.append(text if from_template else pattern.sub(_broken, text))
     return "".join(parts).replace("\0", "\ufffd")
-
-
-def estimate_tokens(text: str) -> int:
-    """Return about how many tokens a text has, rather too many than too few."""
-    ascii_chars = len(text.encode("ascii", "ignore"))
-    return int(ascii_chars / _ASCII_PER_TOKEN + (len(text) - ascii_chars) * _TOKENS_PER_OTHER) + 1
 
 
 def _broken(match: re.Match[str]) -> str:

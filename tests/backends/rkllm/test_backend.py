@@ -363,6 +363,19 @@ def test_text_prompts_are_counted_by_the_cache(
     assert (usage.prompt_tokens, usage.cached_tokens) == (prompt_tokens, cached)
 
 
+def test_a_longer_chat_is_measured_by_the_shorter_one(
+    scripted: Scripted, spec: ModelSpec, start: Start
+) -> None:
+    scripted.answer(*ABC, perf=(300, 3))
+    scripted.set("kv_size", 303)
+    backend = start(without_tokenizer(spec))
+    begin = [Span("word " * 290, True)]  # 1,450 characters, about 484 tokens by these
+    ask(backend, prompt=begin)
+    assert 300 <= backend.count_tokens(begin) <= 302
+    ask(backend, prompt=[*begin, Span("and more", True)], max_tokens=1000)
+    assert 512 - 4 - 310 <= scripted.struct("infer", RKLLMInferParam).max_new_tokens <= 512 - 4 - 300
+
+
 # ends that come from outside, and faults
 
 
