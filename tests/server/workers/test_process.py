@@ -6,8 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from pathlib import Path
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
