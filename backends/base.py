@@ -6,8 +6,8 @@ structs: typed on both sides, cheap to encode.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from threading import Event
+from collections.abc import Callable, Sequence
+from threading import Event, Lock
 from typing import Literal, Protocol
 
 import msgspec
@@ -39,6 +39,13 @@ class BackendError(Exception):
         self.code: ErrorCode = code
         self.message = message
         self.param = param
+
+
+class EngineLost(BackendError):
+    """An engine is in a state from which only a new process recovers: the worker reports it and ends."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("backend_crashed", message)
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
@@ -126,11 +133,29 @@ class HybridOptions(msgspec.Struct, frozen=True, kw_only=True):
     meta: str | None = None
 
 
+class RkllmOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The `rkllm:` keys of a registry entry, and which runtime library the server has chosen for it.
+
+    library: absolute path of a librkllmrt.so. runtime, runtime_check: the entry's keys of these names, for
+    what the library itself says once it has loaded the model.
+    """
+
+    library: str | None = None
+    runtime: str | None = None
+    runtime_check: Literal["strict", "warn"] = "strict"
+    base_domain_id: int = 0
+    cpus: tuple[int, ...] = (4, 5, 6, 7)
+    embed_flash: bool = True
+    n_keep: int = -1
+    skip_special_token: bool = False
+
+
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker needs to load a model. Paths are absolute and were checked by the server.
 
     path: the hybrid folder or the .rkllm file. tokenizer: a tokenizer.json, None for the one in the folder
-    (hybrid) or in the file (rkllm). eos: strings or ids that end an answer.
+    (hybrid) or in the file (rkllm). eos: strings or ids that end an answer. repeat_guard: end an answer that
+    only repeats itself.
     """
 
     model_id: str
@@ -140,18 +165,49 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     eos: list[str | int]
     stop: list[str] = []
+    repeat_guard: bool = True
     tokenizer: str | None = None
     hybrid: HybridOptions = HybridOptions()
+    rkllm: RkllmOptions = RkllmOptions()
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a loaded model reports. `runtime` names engine and version, as in "onnxruntime 1.32.0"."""
+    """What a loaded model reports. `runtime` names engine and version, as in "onnxruntime 1.32.0".
+
+    vocab_size 0: not known. details: what else the runtime tells of itself and the model, for people.
+    """
 
     runtime: str
     context_length: int
     vocab_size: int
     memory_mb: int
     warnings: list[str] = []
+    details: dict[str, str] = {}
+
+
+class Cancellation(Event):
+    """A run's cancel switch: an event that can also call someone. For any thread; once set it stays so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._guard = Lock()
+        self._listener: Callable[[], None] | None = None
+
+    def set(self) -> None:
+        """Cancel. Calls the listener, in this thread, the first time."""
+        with self._guard:
+            listener = None if self.is_set() else self._listener
+            super().set()
+        if listener is not None:
+            listener()
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Have `listener` called when this is set, at once if it is. It must not block. None: nobody."""
+        with self._guard:
+            self._listener = listener
+            now = self.is_set()
+        if now and listener is not None:
+            listener()
 
 
 class Sink(Protocol):
@@ -165,6 +221,9 @@ class Sink(Protocol):
 
         `tokens` is how many tokens it stands for; `logprobs` one entry a token where they were asked for.
         """
+
+    def warn(self, message: str) -> None:
+        """Tell the owner of the model what seems wrong with it. Says nothing of what a client wrote."""
 
 
 class Progress(Protocol):
@@ -182,10 +241,13 @@ class Backend(Protocol):
     def count_tokens(self, prompt: Sequence[Span]) -> int:
         """Return the length of a prompt in tokens. Raises context_length_exceeded if it is hopeless."""
 
-    def generate(self, params: GenerateParams, sink: Sink, cancelled: Event) -> tuple[FinishReason, Usage]:
+    def generate(
+        self, params: GenerateParams, sink: Sink, cancelled: Cancellation
+    ) -> tuple[FinishReason, Usage]:
         """Run one answer to its end. Ends early with "cancelled" at the next token once the event is set.
 
-        Raises BackendError for what the client or the owner can mend; anything else is a bug or a crash.
+        Raises BackendError for what the client or the owner can mend, EngineLost where the process is of no
+        more use; anything else is a bug or a crash.
         """
 
     def close(self) -> None:

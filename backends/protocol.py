@@ -110,6 +110,12 @@ class Delta(_Message, frozen=True):
     logprobs: list[TokenLogprob] | None = None
 
 
+class Warned(_Message, frozen=True):
+    """Something seems wrong with the model, for its owner."""
+
+    message: str
+
+
 class Finished(_Message, frozen=True):
     """A run has ended as it should."""
 
@@ -119,7 +125,7 @@ class Finished(_Message, frozen=True):
 
 
 class Failed(_Message, frozen=True):
-    """A request cannot be honoured; the worker goes on."""
+    """A request cannot be honoured; the worker goes on, unless the code is backend_crashed: then it exits."""
 
     request_id: int
     code: ErrorCode
@@ -139,7 +145,7 @@ class Heartbeat(_Message, frozen=True):
 
 
 ToWorker = Load | Generate | Cancel | Count | Unload
-FromWorker = Loading | Ready | LoadFailed | Prefill | Delta | Finished | Failed | Counted | Heartbeat
+FromWorker = Loading | Ready | LoadFailed | Prefill | Delta | Warned | Finished | Failed | Counted | Heartbeat
 
 _encoder = msgspec.msgpack.Encoder()
 

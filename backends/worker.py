@@ -23,7 +23,16 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import NoReturn
 
-from backends.base import Backend, BackendError, ModelSpec, Progress, TokenLogprob, Usage
+from backends.base import (
+    Backend,
+    BackendError,
+    Cancellation,
+    EngineLost,
+    ModelSpec,
+    Progress,
+    TokenLogprob,
+    Usage,
+)
 from backends.lifeline import line_buffer_c_stdout, tie_to_server
 from backends.protocol import (
     Cancel,
@@ -43,6 +52,7 @@ from backends.protocol import (
     Ready,
     ToWorker,
     Unload,
+    Warned,
     encode_frame,
 )
 
@@ -50,19 +60,16 @@ LoadModel = Callable[[ModelSpec, Progress], Backend]
 
 RECV_BYTES = 256 * 1024
 BEATS_PER_INTERVAL = 4  # heartbeats sent in the time in which one must be heard
-FAULT = 1  # exit status after a bug in a backend or here
+FAULT = 1  # exit status after a bug in a backend or here, or where the engine is lost
 
 
 def load_backend(spec: ModelSpec, progress: Progress) -> Backend:
     """Load a model with the backend its entry names. Raises BackendError."""
     if spec.backend == "hybrid":
         from backends.hybrid.backend import load
-
-        return load(spec, progress)
-    raise BackendError(
-        "load_failed",
-        f"{spec.model_id} is a .rkllm model, which this version of rkserve cannot run; choose a hybrid model",
-    )
+    else:
+        from backends.rkllm.backend import load
+    return load(spec, progress)
 
 
 class Outbox:
@@ -115,6 +122,10 @@ class RunSink:
         if not self.closed:
             self._send(Delta(self._request_id, text, tokens, logprobs))
 
+    def warn(self, message: str) -> None:
+        """See backends.base.Sink."""
+        self._send(Warned(message))
+
 
 class Worker:
     """One model's life: load, answers and counts, unload."""
@@ -125,7 +136,7 @@ class Worker:
         self._outbox = Outbox(sock)
         self._jobs: SimpleQueue[Load | Generate | Unload] = SimpleQueue()
         self._counts: SimpleQueue[Count] = SimpleQueue()
-        self._cancelled: dict[int, threading.Event] = {}
+        self._cancelled: dict[int, Cancellation] = {}
         self._beat_s: float | None = None
 
     def run(self) -> int:
@@ -179,6 +190,7 @@ class Worker:
         cancelled = self._cancelled[request_id]
         sink = RunSink(self._outbox, request_id)
         answer: Finished | Failed
+        lost = False
         try:
             if cancelled.is_set():
                 nothing = Usage(
@@ -189,9 +201,12 @@ class Worker:
                 answer = Finished(request_id, *backend.generate(job.params, sink, cancelled))
         except BackendError as error:
             answer = Failed(request_id, error.code, error.message, error.param)
+            lost = isinstance(error, EngineLost)
         sink.closed = True
         del self._cancelled[request_id]
         self._outbox.send(answer)
+        if lost:
+            _exit(FAULT)
 
     def _count(self, backend: Backend) -> None:
         while True:
@@ -225,12 +240,12 @@ class Worker:
         match message:
             case Cancel(request_id=request_id):
                 # One that has ended meanwhile is not there any more.
-                if (event := self._cancelled.get(request_id)) is not None:
-                    event.set()
+                if (cancelled := self._cancelled.get(request_id)) is not None:
+                    cancelled.set()
             case Count():
                 self._counts.put(message)
             case Generate(request_id=request_id):
-                self._cancelled[request_id] = threading.Event()
+                self._cancelled[request_id] = Cancellation()
                 self._jobs.put(message)
             case Load(heartbeat_s=heartbeat_s):
                 self._beat_s = heartbeat_s / BEATS_PER_INTERVAL

@@ -47,6 +47,9 @@ class SocketSink:
     def delta(self, text: str, tokens: int, logprobs: list[TokenLogprob] | None) -> None:
         self._connection.sendall(encode_frame(Delta(self._request_id, text, tokens, logprobs)))
 
+    def warn(self, message: str) -> None:
+        pass
+
 
 def child(connection: socket.socket) -> None:
     """Play what is asked for until the other side closes."""

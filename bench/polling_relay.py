@@ -31,6 +31,9 @@ class ListSink:
     def delta(self, text: str, tokens: int, logprobs: list[TokenLogprob] | None) -> None:
         self.texts.append(text)
 
+    def warn(self, message: str) -> None:
+        pass
+
 
 class Handler(BaseHTTPRequestHandler):
     """Answers any POST with a streamed chat completion, any GET with 200."""

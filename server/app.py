@@ -21,6 +21,7 @@ from server.registry import Registry
 from server.scheduling import Dispatcher
 from server.settings import Settings, SettingsError
 from server.templates import TemplateError, Templates
+from server.workers.runtimes import Runtimes
 
 EXPOSED_HEADERS = ("x-request-id", "x-rkserve-dropped", "x-should-retry", "retry-after")
 
@@ -32,7 +33,8 @@ def create_app(settings: Settings, registry: Registry, *, dispatcher: Dispatcher
     for a broken template of an installed model.
     """
     keys = load_keys(settings)
-    dispatcher = dispatcher or Dispatcher(settings, registry)
+    runtimes = Runtimes(settings)
+    dispatcher = dispatcher or Dispatcher(settings, registry, runtimes=runtimes)
     templates = Templates(settings.models_dir)
     for entry in registry.installed():
         try:
@@ -60,6 +62,7 @@ def create_app(settings: Settings, registry: Registry, *, dispatcher: Dispatcher
         settings=settings,
         registry=registry,
         dispatcher=dispatcher,
+        runtimes=runtimes,
         generations=GenerationService(settings, registry, templates, dispatcher),
     )
     install_error_handlers(app)

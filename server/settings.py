@@ -18,6 +18,7 @@ import platformdirs
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from backends.discovery import SYSTEM_DIRS
 from server.envfile import EnvFileError, read_env_file
 
 PREFIX = "RKSERVE_"
@@ -110,7 +111,7 @@ def _data_directory(name: str) -> Path:
 
 
 def _default_runtime_dirs() -> tuple[Path, ...]:
-    return (_data_directory("runtimes"), Path("/usr/local/lib"), Path("/usr/lib"))
+    return (_data_directory("runtimes"), *SYSTEM_DIRS)
 
 
 Directory = Annotated[Path, AfterValidator(_absolute), AfterValidator(_no_file)]

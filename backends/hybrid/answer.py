@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from backends.base import Sink, TokenLogprob
 from backends.hybrid.detokenize import TextDecoder
-from backends.hybrid.vocabulary import Vocabulary
 from backends.text import StopFilter
+from backends.vocabulary import Vocabulary
 
 
 class Answer:

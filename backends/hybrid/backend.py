@@ -31,7 +31,9 @@ from backends.hybrid.forward import Forward
 from backends.hybrid.generation import Generation
 from backends.hybrid.loading import end_tokens, load_executor, load_tokenizer, refuse_unsupported_options
 from backends.hybrid.prompts import Prompts
-from backends.hybrid.tokenizer import PromptTokenizer
+from backends.prompts import Context
+from backends.repetition import RepetitionGuard
+from backends.tokenizer import PromptTokenizer
 
 _MB = 1024 * 1024
 
@@ -73,7 +75,7 @@ class HybridBackend:
         self._vocabulary = tokenizer.vocabulary
         self._vocab_size = meta.vocab_size
         self._context_length = min(spec.context_length, meta.context_length)
-        self._prompts = Prompts(tokenizer, spec.model_id, meta.vocab_size, self._context_length)
+        self._prompts = Prompts(tokenizer, Context(spec.model_id, self._context_length), meta.vocab_size)
         self._forward = Forward(folder, executor)
         self._pool = CachePool(self._forward.new_cache, spec.hybrid.cache_mb * _MB)
         self.info = ModelInfo(
@@ -98,6 +100,7 @@ class HybridBackend:
         cached_tokens = cache.length
         try:
             run = Generation(
+                model_id=self._spec.model_id,
                 forward=self._forward,
                 pool=self._pool,
                 cache=cache,
@@ -107,6 +110,7 @@ class HybridBackend:
                 sampling=params.sampling,
                 stops=[*self._spec.stop, *params.stop],
                 logprobs=params.logprobs,
+                guard=RepetitionGuard() if self._spec.repeat_guard else None,
                 sink=sink,
                 cancelled=cancelled,
             )

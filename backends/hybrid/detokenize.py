@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 
-from backends.hybrid.vocabulary import Vocabulary
+from backends.vocabulary import Vocabulary
 
 
 class TextDecoder:

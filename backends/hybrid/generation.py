@@ -13,6 +13,7 @@ from threading import Event
 
 import numpy as np
 
+from backends import repetition
 from backends.base import BackendError, FinishReason, Sampling, Sink, TokenLogprob, TopLogprob
 from backends.hybrid import sampling
 from backends.hybrid.answer import Answer
@@ -20,7 +21,8 @@ from backends.hybrid.cache_pool import CachePool
 from backends.hybrid.executor import Array
 from backends.hybrid.forward import Forward
 from backends.hybrid.kv_cache import KVCache, TokenIds
-from backends.hybrid.vocabulary import Vocabulary
+from backends.repetition import RepetitionGuard
+from backends.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,11 @@ class Generation:
     """A run under way: the prompt's tokens, and the cache, which may hold a beginning of them.
 
     The cache holds exactly the tokens that were computed, however the run ends. eos: ids that end the answer.
-    logprobs: how many alternatives to report, None for no log probabilities at all.
+    logprobs: how many alternatives to report, None for no log probabilities at all. guard None: the answer
+    may repeat itself without end.
     """
 
+    model_id: str
     forward: Forward
     pool: CachePool
     cache: KVCache
@@ -40,6 +44,7 @@ class Generation:
     sampling: Sampling
     stops: list[str]
     logprobs: int | None
+    guard: RepetitionGuard | None
     sink: Sink
     cancelled: Event
 
@@ -70,6 +75,10 @@ class Generation:
                 answer.finish()
                 return "stop", made
             if answer.push(token_id, self._logprob(logits, token_id)):
+                return "stop", made
+            if self.guard is not None and self.guard.push(token_id):
+                answer.finish()
+                self.sink.warn(repetition.warning(self.model_id))
                 return "stop", made
             if made >= max_tokens:
                 answer.finish()

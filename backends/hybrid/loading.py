@@ -10,8 +10,9 @@ from pathlib import Path
 from backends.base import BackendError, ModelSpec, Progress
 from backends.hybrid.executor import Executor
 from backends.hybrid.folder import HybridFolder
-from backends.hybrid.tokenizer import PromptTokenizer
-from backends.hybrid.vocabulary import UnsupportedTokenizer, Vocabulary
+from backends.prompts import read_tokenizer
+from backends.tokenizer import PromptTokenizer
+from backends.vocabulary import Vocabulary
 
 
 def refuse_unsupported_options(spec: ModelSpec) -> None:
@@ -33,19 +34,7 @@ def refuse_unsupported_options(spec: ModelSpec) -> None:
 def load_tokenizer(spec: ModelSpec, folder: HybridFolder) -> PromptTokenizer:
     """Read the entry's tokenizer, or else the folder's. Raises BackendError(load_failed)."""
     path = folder.file(folder.meta.tokenizer.file) if spec.tokenizer is None else Path(spec.tokenizer)
-    try:
-        return PromptTokenizer(path)
-    except OSError as error:
-        raise BackendError(
-            "load_failed",
-            f"The tokenizer {path} cannot be read ({error.strerror}). Pull the model again, or correct "
-            "tokenizer in models.yaml.",
-        ) from error
-    except UnsupportedTokenizer as error:
-        raise BackendError(
-            "load_failed",
-            f"The tokenizer {path} cannot be used: it has {error}. Name another one in models.yaml.",
-        ) from error
+    return read_tokenizer(path)
 
 
 def load_executor(spec: ModelSpec, folder: HybridFolder, progress: Progress) -> Executor:

@@ -32,6 +32,13 @@ async def get_model(name: str, request: Request) -> dict[str, Any]:
 def _model(state: AppState, entry: Entry) -> dict[str, Any]:
     status = next((status for status in state.dispatcher.status() if status.id == entry.id), None)
     info = status.info if status is not None else None
+    warnings = list(status.warnings) if status is not None else []
+    if info is None:
+        runtime, problem = state.runtimes.describe(entry)
+        runtime = runtime or entry.runtime
+        warnings += [] if problem is None else [problem]
+    else:
+        runtime = info.runtime
     return {
         "id": entry.id,
         "object": "model",
@@ -43,9 +50,10 @@ def _model(state: AppState, entry: Entry) -> dict[str, Any]:
         "capabilities": list(entry.capabilities),
         "backend": entry.backend,
         "loaded": status is not None and status.loaded,
-        "runtime": info.runtime if info is not None else entry.runtime,
+        "runtime": runtime,
+        "details": info.details if info is not None else {},
         "license": entry.license.id,
-        "warnings": list(status.warnings) if status is not None else [],
+        "warnings": warnings,
     }
 
 

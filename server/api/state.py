@@ -10,6 +10,7 @@ from server.generation.service import GenerationService
 from server.registry import Registry
 from server.scheduling import Dispatcher
 from server.settings import Settings
+from server.workers.runtimes import Runtimes
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class AppState:
     settings: Settings
     registry: Registry
     dispatcher: Dispatcher
+    runtimes: Runtimes
     generations: GenerationService
 
     @property

@@ -14,13 +14,18 @@ from server.cli.context import ModelsDir, ModelsFile, registry_for, settings_for
 
 if TYPE_CHECKING:
     from server.registry import Entry
+    from server.workers.runtimes import Runtimes
 
 EXAMPLES = "Examples: [bold]rkserve models[/], [bold]rkserve models --json[/]"
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is shown of one model. runtime: what would run it here, None if nothing; size_mb: on the disk."""
+    """What is shown of one model.
+
+    runtime: what would run it here, None if nothing. details: what it and its runtime said when it was last
+    loaded. warnings: from then, and why there is no runtime. size_mb: on the disk.
+    """
 
     id: str
     installed: bool
@@ -31,42 +36,72 @@ class Row:
     score: float | None
     tokens_per_s: float | None
     remark: str | None
+    details: dict[str, str]
+    warnings: list[str]
 
 
 def models(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
     models_file: ModelsFile = None,
     models_dir: ModelsDir = None,
+    runtime_dirs: Annotated[
+        str | None,
+        typer.Option("--runtime-dirs", metavar="DIRS", help="Where runtime libraries are, a:b."),
+    ] = None,
 ) -> None:
     """List the models that are known: which are installed, what they need, how good and quick they are."""
-    settings = settings_for({"models_file": models_file, "models_dir": models_dir})
+    from server.workers.runtimes import Runtimes
+
+    settings = settings_for(
+        {"models_file": models_file, "models_dir": models_dir, "runtime_dirs": runtime_dirs}
+    )
     registry = registry_for(settings)
-    rows = [_row(entry, settings.models_dir) for entry in registry.entries.values()]
+    runtimes = Runtimes(settings)
+    rows = [_row(entry, settings.models_dir, runtimes) for entry in registry.entries.values()]
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
         return
     _print_table(rows)
+    for row in rows:
+        _say_more(row)
     if not any(row.installed for row in rows):
         say(f"none is installed in {settings.models_dir}; rkserve pull smollm2-135m fetches the demo model")
 
 
-def _row(entry: Entry, models_dir: Path) -> Row:
+def _row(entry: Entry, models_dir: Path, runtimes: Runtimes) -> Row:
+    from server.registry.last_load import read_last_load
+
     installed = entry.installed(models_dir)
+    library, problem = runtimes.describe(entry)
+    last = read_last_load(entry, models_dir) if installed else None
     return Row(
         id=entry.id,
         installed=installed,
-        runtime=_runtime(entry),
+        runtime=library or _engine(entry),
         size_mb=round(_size_bytes(entry.path(models_dir)) / 1e6) if installed else None,
         memory_mb=entry.memory_mb,
         license=entry.license.id,
         score=entry.measured.score,
         tokens_per_s=entry.measured.tokens_per_s,
         remark=entry.measured.remark,
+        details={} if last is None else last.details,
+        warnings=[*([problem] if problem and installed else []), *([] if last is None else last.warnings)],
     )
 
 
-def _runtime(entry: Entry) -> str | None:
-    """Return engine and version that would run the model on this machine, None where there is none."""
+def _say_more(row: Row) -> None:
+    """Say of an installed model what the table has no room for."""
+    if not row.installed:
+        return
+    if row.details:
+        details = ", ".join(f"{key} {value}" for key, value in row.details.items())
+        say(f"{row.id}, when it was last loaded: {details}")
+    for warning in row.warnings:
+        say(f"{row.id}: {warning}")
+
+
+def _engine(entry: Entry) -> str | None:
+    """Return the engine of ours that would run the model on this machine, None where there is none."""
     from importlib.metadata import PackageNotFoundError, version
 
     if entry.backend != "hybrid" or entry.hybrid.executor not in ("auto", "onnxruntime"):

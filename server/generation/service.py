@@ -80,7 +80,8 @@ class GenerationService:
             dropped.append("messages")
         begun = ""
         if entry.thinking is not None:
-            begun = begun_mark(_template_tail(prompt, 2 * len(entry.thinking.open)), entry.thinking.open)
+            marks = (entry.thinking.open, entry.thinking.close)
+            begun = begun_mark(_template_tail(prompt, 2 * max(map(len, marks))), *marks)
         return Generation(self._dispatcher, job, reasoning_begun=begun, dropped=dropped, shorten=shorten)
 
     def _render(self, entry: Entry, request: GenerationRequest, messages: Messages) -> list[Span]:

@@ -18,7 +18,8 @@ class _State(Enum):
 
 
 class ThinkingSplitter:
-    """Splits the text of one answer. `begun`: as much of the opening mark as the prompt ends with.
+    """Splits the text of one answer. `begun`: as much of the opening mark as the prompt ends with, or the
+    closing mark where the prompt ends with an empty thought.
 
     Text that may be part of a mark, and white space that is dropped if a mark follows, is held back and
     released as soon as it proves to be text.
@@ -27,8 +28,9 @@ class ThinkingSplitter:
     def __init__(self, open_mark: str, close_mark: str, *, begun: str = "") -> None:
         self._open = open_mark
         self._close = close_mark
-        self._state = _State.REASONING if begun == open_mark else _State.BEFORE
-        self._held = "" if begun == open_mark else begun
+        states = {open_mark: _State.REASONING, close_mark: _State.AFTER}
+        self._state = states.get(begun, _State.BEFORE)
+        self._held = begun if self._state is _State.BEFORE else ""
         self._foreign = len(self._held)  # how much of the held text is the prompt's
         self._reasoned = False
 
@@ -96,9 +98,13 @@ class ThinkingSplitter:
         return len(held[:end].rstrip())
 
 
-def begun_mark(tail: str, mark: str) -> str:
-    """Return how much of an opening mark a prompt ends with: nothing, a part, or all (white space aside)."""
-    if tail.rstrip().endswith(mark):
-        return mark
+def begun_mark(tail: str, mark: str, close_mark: str) -> str:
+    """Return how much of an opening mark a prompt ends with: nothing, a part, or all (white space aside).
+
+    Or the closing mark, where it ends with that.
+    """
+    for whole in (mark, close_mark):
+        if tail.rstrip().endswith(whole):
+            return whole
     parts = (mark[:length] for length in range(len(mark) - 1, 0, -1))
     return next((part for part in parts if tail.endswith(part)), "")

@@ -13,6 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from pydantic import Field, model_validator
 
+from backends.discovery import RKLLM_ABI
 from server.registry.blocks import (
     Alias,
     Block,
@@ -40,7 +41,6 @@ from server.registry.blocks import (
 
 Capability = Literal["chat", "vision", "embeddings", "tools", "thinking"]
 
-RKLLM_ABI = ">=1.3,<1.4"
 DEFAULT_MAX_TOKENS = 1024
 META_FILE = "meta2.json"
 
@@ -150,13 +150,13 @@ class Entry(Block):
         return (path / META_FILE).is_file() or (self.hybrid.meta is not None and path.is_dir())
 
 
-def satisfiable(specifier: str, other: str) -> bool:
-    """Return whether some release satisfies both specifiers.
+def satisfiable(specifier: str, abi: SpecifierSet) -> bool:
+    """Return whether some version satisfies a specifier and can be driven.
 
     Tried on the releases 1.3.0 to 1.3.99, on the versions the specifiers name and on their successors: enough
     for runtimes that count their patches one by one.
     """
-    both = SpecifierSet(specifier) & SpecifierSet(other)
+    both = SpecifierSet(specifier) & abi
     candidates = {Version(f"1.3.{patch}") for patch in range(100)}
     for part in both:
         named = Version(part.version.removesuffix(".*"))

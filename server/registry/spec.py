@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backends.base import HybridOptions, ModelSpec
+from backends.base import HybridOptions, ModelSpec, RkllmOptions
 from server.registry.entry import Entry
 from server.settings import Settings
 
 TOKENIZER_FILE = "tokenizer.json"
 
 
-def model_spec(entry: Entry, settings: Settings) -> ModelSpec:
-    """Return what a worker is told of a model, paths absolute. Looks at the disk for a pulled tokenizer."""
+def model_spec(entry: Entry, settings: Settings, library: Path | None = None) -> ModelSpec:
+    """Return what a worker is told of a model, paths absolute. Looks at the disk for a pulled tokenizer.
+
+    library: the vendor's runtime library that was chosen for it, if it needs one.
+    """
     directory = entry.directory(settings.models_dir)
     hybrid = entry.hybrid
     return ModelSpec(
@@ -23,6 +26,7 @@ def model_spec(entry: Entry, settings: Settings) -> ModelSpec:
         max_tokens=entry.max_tokens,
         eos=list(entry.eos),
         stop=list(entry.stop),
+        repeat_guard=settings.repeat_guard,
         tokenizer=_tokenizer(entry, directory),
         hybrid=HybridOptions(
             executor=hybrid.executor,
@@ -33,6 +37,21 @@ def model_spec(entry: Entry, settings: Settings) -> ModelSpec:
             variant=hybrid.variant,
             meta=None if hybrid.meta is None else str(_absolute(directory / hybrid.meta)),
         ),
+        rkllm=RkllmOptions() if entry.backend == "hybrid" else _rkllm(entry, library),
+    )
+
+
+def _rkllm(entry: Entry, library: Path | None) -> RkllmOptions:
+    options = entry.rkllm
+    return RkllmOptions(
+        library=None if library is None else str(_absolute(library)),
+        runtime=entry.runtime,
+        runtime_check=entry.runtime_check,
+        base_domain_id=options.base_domain_id,
+        cpus=options.cpus,
+        embed_flash=options.embed_flash,
+        n_keep=options.n_keep,
+        skip_special_token=options.skip_special_token,
     )
 
 

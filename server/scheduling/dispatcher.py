@@ -26,7 +26,7 @@ from server.errors import (
 )
 from server.registry import Entry, Registry
 from server.scheduling.fair_queue import FairQueue, Fit, QueueFull
-from server.scheduling.npu_lock import NpuLock
+from server.scheduling.npu_lock import NpuLock, default_lock_path
 from server.scheduling.npu_turn import NpuTurn
 from server.scheduling.run import Job, Run
 from server.scheduling.status import ModelStatus
@@ -34,6 +34,7 @@ from server.settings import Settings, SettingsError
 from server.workers.memory import available_mb
 from server.workers.npu import npu_present, uses_npu
 from server.workers.pool import Pool, Room, Slot
+from server.workers.runtimes import Runtimes
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,8 @@ _PRELOAD = "(preload)"  # whom the queue counts the server's own jobs for; no cl
 class Dispatcher:
     """Takes jobs and returns runs. Everything happens in the event loop's thread.
 
-    npu_lock and available (MB of memory that programs can get) are for tests; by default this machine's.
+    runtimes: where the libraries are that models need; by default in the places the settings name. npu_lock
+    and available (MB of memory that programs can get) are for tests; by default this machine's.
     Raises SettingsError for an id in `preload` that no entry has.
     """
 
@@ -59,6 +61,7 @@ class Dispatcher:
         registry: Registry,
         worker_command: Sequence[str] = DEFAULT_WORKER_COMMAND,
         *,
+        runtimes: Runtimes | None = None,
         npu_lock: NpuLock | None = None,
         available: Callable[[], int] | None = None,
     ) -> None:
@@ -69,13 +72,16 @@ class Dispatcher:
         self._pool = Pool(
             settings,
             worker_command,
+            runtimes or Runtimes(settings),
             pinned=[entry.id for entry in self._preloaded],
             on_gone=self._slot_gone,
             on_loading=self._loading,
             available=available or partial(available_mb, settings.sysroot),
         )
         self._npu_present = npu_present(settings.sysroot)
-        self._npu = NpuTurn(npu_lock or NpuLock(), on_granted=self._schedule)
+        self._npu = NpuTurn(
+            npu_lock or NpuLock(default_lock_path(settings.sysroot)), on_granted=self._schedule
+        )
         self._npu_user: Run | None = None
         self._npu_wanted = False
         self._active: dict[Run, Slot] = {}
@@ -109,7 +115,10 @@ class Dispatcher:
         self._npu.close()
 
     def submit(self, job: Job) -> Run:
-        """Let a job wait for its turn. Raises ServerBusy, ModelNotInstalled, InsufficientMemory."""
+        """Let a job wait for its turn.
+
+        Raises ServerBusy, ModelNotInstalled, RuntimeVersionMismatch, InsufficientMemory.
+        """
         return self._submit(job, bounded=True)
 
     async def count(self, entry: Entry, prompt: list[Span]) -> int | None:
@@ -169,6 +178,7 @@ class Dispatcher:
                     f"{entry.id} is known but not installed. Install it with: rkserve pull {entry.id}",
                     param="model",
                 )
+            self._pool.check_runtime(entry)
             if self._pool.room(entry) is Room.NEVER:
                 raise self._pool.refusal(entry)
         run = Run(job, self._leave)

@@ -16,9 +16,9 @@ from typing import Self
 LOCK_NAME = "rkserve-npu.lock"
 
 
-def default_lock_path() -> Path:
+def default_lock_path(sysroot: Path = Path("/")) -> Path:
     """Return where the lock lies: /run/lock, the same for every user, else the temporary directory."""
-    shared = Path("/run/lock")
+    shared = sysroot / "run/lock"
     return (shared if shared.is_dir() else Path(tempfile.gettempdir())) / LOCK_NAME
 
 

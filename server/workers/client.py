@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Self, cast
 
+import msgspec
+
 from backends.base import GenerateParams, ModelInfo, ModelSpec, Span
 from backends.protocol import (
     Cancel,
@@ -31,6 +33,7 @@ from backends.protocol import (
     Ready,
     ToWorker,
     Unload,
+    Warned,
     encode_frame,
 )
 from server import errors
@@ -253,6 +256,8 @@ class WorkerClient(asyncio.Protocol):
                 if answer is not None and answer.request_id == request_id and not answer.cancelled:
                     answer.on_event(message)
                     self._vigil.prefill(total - done)
+            case Warned(message=text):
+                self._warned(text)
             case Finished(request_id=request_id):
                 if answer is not None and answer.request_id == request_id:
                     answer.on_event(message)
@@ -260,12 +265,26 @@ class WorkerClient(asyncio.Protocol):
                     self._end_answer(None)
             case Failed(request_id=request_id, code=code, message=text, param=param):
                 if answer is not None and answer.request_id == request_id:
-                    self._end_answer(error_of(code, text, param))
+                    error = error_of(code, text, param)
+                    self._end_answer(error)
+                    if code == "backend_crashed":
+                        self._lost(error)
                 elif (count := self._counts.get(request_id)) is not None and not count.done():
                     count.set_exception(error_of(code, text, param))
             case Counted(request_id=request_id, tokens=tokens):
                 if (count := self._counts.get(request_id)) is not None and not count.done():
                     count.set_result(tokens)
+
+    def _lost(self, error: ApiError) -> None:
+        logger.error("%s: %s", self._spec.model_id, error.message)
+        self.ending = True
+        self.failure = error
+        self._vigil.must_end("did not exit after its engine was lost")
+
+    def _warned(self, text: str) -> None:
+        logger.warning("%s: %s", self._spec.model_id, text)
+        if self.info is not None and text not in self.info.warnings:
+            self.info = msgspec.structs.replace(self.info, warnings=[*self.info.warnings, text])
 
     # the end
 

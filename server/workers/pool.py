@@ -11,11 +11,14 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 
+from backends.base import ModelInfo
 from backends.protocol import Loading
 from server.errors import ApiError, InsufficientMemory
 from server.registry import Entry, model_spec
+from server.registry.last_load import keep_last_load
 from server.settings import Settings
 from server.workers.client import WorkerClient
+from server.workers.runtimes import Runtimes
 from server.workers.timeouts import Timeouts
 
 logger = logging.getLogger(__name__)
@@ -60,14 +63,16 @@ class Slot:
 class Pool:
     """All slots, by model id. One load at a time: two would compete for disk and for memory not yet taken.
 
-    on_gone: called when a slot is no more. on_loading: called with a model's id and how far its load is.
-    available: returns the memory that programs can get, MB; raises OSError.
+    runtimes: where the libraries are that models need. on_gone: called when a slot is no more. on_loading:
+    called with a model's id and how far its load is. available: returns the memory that programs can get, MB;
+    raises OSError.
     """
 
     def __init__(
         self,
         settings: Settings,
         worker_command: Sequence[str],
+        runtimes: Runtimes,
         pinned: Iterable[str],
         on_gone: Callable[[Slot], None],
         on_loading: Callable[[str, Loading], None],
@@ -80,6 +85,7 @@ class Pool:
         self._on_loading = on_loading
         self._available = available
         self._available_mb = available()
+        self._runtimes = runtimes
         self._slots: dict[str, Slot] = {}
         self._closing: ApiError | None = None
 
@@ -125,6 +131,10 @@ class Pool:
             "Stop other programs, unpin a model (RKSERVE_PRELOAD) or choose a smaller one."
         )
 
+    def check_runtime(self, entry: Entry) -> None:
+        """Raise RuntimeVersionMismatch for a model that needs a runtime library which is not there."""
+        self._runtimes.choose(entry)
+
     def open(self, entry: Entry) -> Slot:
         """Give a model a slot, taken, and begin to unload idle ones if it needs their memory. Then `load`."""
         lacking = entry.memory_mb - self._free_mb()
@@ -143,9 +153,10 @@ class Pool:
         await self._make_room(slot)
         self._check_open()
         entry = slot.entry
+        library = self._runtimes.choose(entry)
         client = slot.client = await WorkerClient.start(
             self._command,
-            model_spec(entry, self._settings),
+            model_spec(entry, self._settings, None if library is None else library.path),
             Timeouts.of(self._settings, entry),
             lambda message: self._on_loading(entry.id, message),
         )
@@ -156,6 +167,8 @@ class Pool:
         logger.info("loaded %s on %s, pid %d", entry.id, info.runtime, client.pid)
         for warning in info.warnings:
             logger.warning("%s: %s", entry.id, warning)
+        if info.details:
+            self._keep(entry, info)
         return client
 
     def take(self, slot: Slot) -> None:
@@ -198,6 +211,14 @@ class Pool:
     def going(self) -> list[asyncio.Future[None]]:
         """Return a future for each worker, done when it is gone."""
         return [slot.client.gone for slot in self._slots.values() if slot.client is not None]
+
+    def _keep(self, entry: Entry, info: ModelInfo) -> None:
+        details = ", ".join(f"{key} {value}" for key, value in info.details.items())
+        logger.info("%s: %s", entry.id, details)
+        try:
+            keep_last_load(entry, self._settings.models_dir, info)
+        except OSError as error:  # a model directory that only another user may write to
+            logger.warning("cannot keep what %s says of itself: %s", entry.id, error)
 
     async def _make_room(self, slot: Slot) -> None:
         # Measured again: what a worker gives back is known only when it is gone.

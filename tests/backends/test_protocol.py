@@ -41,6 +41,7 @@ from backends.protocol import (
     Ready,
     ToWorker,
     Unload,
+    Warned,
     encode_frame,
 )
 
@@ -78,6 +79,7 @@ FROM_WORKER: Sequence[FromWorker] = [
     LoadFailed("model_corrupt", "damaged"),
     Prefill(1, 32, 64),
     Delta(1, "hello", 2, LOGPROBS),
+    Warned("something is wrong"),
     Finished(1, "length", USAGE),
     Failed(1, "unsupported_parameter", "no", "min_p"),
     Counted(2, 17),

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -265,12 +266,16 @@ def test_it_is_small_without_a_model(tmp_path: Path) -> None:
         assert peak_kb < 30 * 1024
 
 
-def test_the_real_worker_says_what_it_cannot_run_yet(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("backend", "says"), [("rkllm", "RKSERVE_RUNTIME_DIRS"), ("hybrid", "meta2.json")])
+def test_the_real_worker_loads_with_the_backend_of_the_entry(
+    tmp_path: Path, backend: Literal["hybrid", "rkllm"], says: str
+) -> None:
     with worker(REAL_WORKER) as w:
-        w.send(Load(spec(tmp_path, backend="rkllm"), 10.0))
-        failed = w.receive()
+        w.send(Load(spec(tmp_path, backend=backend), 10.0))
+        while isinstance(failed := w.receive(), Loading):
+            pass
         assert isinstance(failed, LoadFailed)
-        assert failed.code == "load_failed"
+        assert says in failed.message
         assert w.exit_status() == 0
 
 

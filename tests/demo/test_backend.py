@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event
 
 import numpy as np
 import pytest
 
 from backends.base import (
     Backend,
+    Cancellation,
     FinishReason,
     GenerateParams,
     ModelSpec,
@@ -22,7 +22,7 @@ from backends.base import (
 )
 from backends.hybrid.backend import load
 from backends.hybrid.detokenize import TextDecoder
-from backends.hybrid.tokenizer import PromptTokenizer
+from backends.tokenizer import PromptTokenizer
 from tests.oracle import values
 
 
@@ -40,6 +40,9 @@ class Collected:
     def delta(self, text: str, tokens: int, logprobs: list[TokenLogprob] | None) -> None:
         self.pieces.append(text)
         self.tokens += tokens
+
+    def warn(self, message: str) -> None:
+        raise AssertionError(message)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,7 @@ def answer(backend: Backend, case: values.Case, max_tokens: int) -> tuple[Collec
         sampling=Sampling(temperature=0),
         max_tokens=max_tokens,
     )
-    return sink, *backend.generate(params, sink, Event())
+    return sink, *backend.generate(params, sink, Cancellation())
 
 
 def text_of(tokenizer: PromptTokenizer, token_ids: list[int]) -> str:

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from backends.hybrid.detokenize import TextDecoder
-from backends.hybrid.tokenizer import PromptTokenizer
+from backends.tokenizer import PromptTokenizer
 from tests.demo_model import MODEL, ROOT
 from tests.oracle import values
 from tests.oracle.prompts import FOLLOW_UP, QUESTIONS

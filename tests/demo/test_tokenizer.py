@@ -8,7 +8,7 @@ import pytest
 
 from backends.base import Span
 from backends.hybrid.detokenize import TextDecoder
-from backends.hybrid.tokenizer import PromptTokenizer
+from backends.tokenizer import PromptTokenizer
 from tests.oracle import strings, values
 
 # Characters this model's vocabulary has no token for; llama.cpp, too, leaves them out.

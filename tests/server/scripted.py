@@ -237,7 +237,12 @@ async def serving(directory: Path, **settings: Any) -> AsyncIterator[Served]:
     for model in models:
         if model is not ABSENT:
             install(model, models_dir)
-    values: dict[str, Any] = {"port": 0, "models_dir": models_dir, "shutdown_grace_s": 0.5}
+    values: dict[str, Any] = {
+        "port": 0,
+        "models_dir": models_dir,
+        "runtime_dirs": (directory / "runtimes",),
+        "shutdown_grace_s": 0.5,
+    }
     chosen = Settings(**(values | settings))
     dispatcher = ScriptedDispatcher()
     registry = Registry({model.id: model for model in models}, models_dir)

@@ -6,7 +6,7 @@ import json
 
 from backends.base import TokenLogprob
 from backends.hybrid.answer import Answer
-from backends.hybrid.vocabulary import Vocabulary
+from backends.vocabulary import Vocabulary
 from tests.tiny import tiny_tokenizer
 
 VOCABULARY = Vocabulary(json.loads(tiny_tokenizer()))
@@ -24,6 +24,9 @@ class Recorder:
     def delta(self, text: str, tokens: int, logprobs: list[TokenLogprob] | None) -> None:
         marks = None if logprobs is None else "".join(entry.text for entry in logprobs)
         self.deltas.append((text, tokens, marks))
+
+    def warn(self, message: str) -> None:
+        raise AssertionError(message)
 
 
 def tokens_of(text: str) -> list[int]:

@@ -15,6 +15,7 @@ import pytest
 from backends.base import (
     Backend,
     BackendError,
+    Cancellation,
     FinishReason,
     GenerateParams,
     HybridOptions,
@@ -27,7 +28,7 @@ from backends.base import (
 from backends.hybrid.backend import load
 from backends.hybrid.forward import Forward
 from backends.hybrid.meta import META_FILE
-from backends.hybrid.tokenizer import PromptTokenizer
+from backends.tokenizer import PromptTokenizer
 from tests.backends.hybrid.reference import reference_logits
 from tests.tiny import EOS_TOKEN_ID, tiny_config, tiny_folder, tiny_llama_weights
 
@@ -60,9 +61,10 @@ class Recorder:
     def __init__(self) -> None:
         self.prefills: list[tuple[int, int]] = []
         self.texts: list[str] = []
+        self.warnings: list[str] = []
         self.tokens = 0
         self.logprobs: list[TokenLogprob] = []
-        self.cancelled = threading.Event()
+        self.cancelled = Cancellation()
         self.cancel_at_prefill: int | None = None
         self.cancel_after_tokens: int | None = None
 
@@ -81,6 +83,9 @@ class Recorder:
         self.logprobs += logprobs or []
         if self.cancel_after_tokens is not None and self.tokens >= self.cancel_after_tokens:
             self.cancelled.set()
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
 
 
 def answer(
@@ -392,6 +397,18 @@ def test_loading_reports_progress_and_what_was_loaded(folder: Path) -> None:
     assert (model.info.vocab_size, model.info.context_length) == (428, 512)
     assert 20 < model.info.memory_mb < 2000
     assert model.info.warnings == []
+    model.close()
+
+
+@pytest.mark.parametrize(("guard", "made"), [(True, 288), (False, 400)])
+def test_an_answer_that_only_repeats_itself_ends(folder: Path, guard: bool, made: int) -> None:
+    model = open_model(folder, repeat_guard=guard)
+    sink = Recorder()
+    always = Sampling(temperature=0, logit_bias={ord("!"): 100.0})
+    text, reason, usage = answer(model, PROMPT, sink, sampling=always, max_tokens=400)
+    assert (text, usage.completion_tokens) == (text[:1] * made, made)
+    assert reason == ("stop" if guard else "length")
+    assert len(sink.warnings) == guard
     model.close()
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from backends.hybrid.detokenize import TextDecoder
-from backends.hybrid.vocabulary import UnsupportedTokenizer, Vocabulary
-from tests.backends.hybrid.test_tokenizer import sentence_piece
+from backends.vocabulary import UnsupportedTokenizer, Vocabulary
+from tests.backends.test_tokenizer import sentence_piece
 from tests.tiny import tiny_tokenizer
 
 TINY = Tokenizer.from_str(tiny_tokenizer())

@@ -30,11 +30,14 @@ async def test_installed_models_are_listed_with_what_is_known(served: Served) ->
         "backend": "hybrid",
         "loaded": True,
         "runtime": "onnxruntime 9.9.9",
+        "details": {},
         "license": "Apache-2.0",
         "warnings": ["the version is not certain"],
     }
     assert models["board"]["loaded"] is False
     assert models["board"]["runtime"] is None
+    (warning,) = models["board"]["warnings"]
+    assert "No librkllmrt.so" in warning and "RKSERVE_RUNTIME_DIRS" in warning
 
 
 async def test_one_model_by_id_and_alias_with_a_slash(served: Served) -> None:

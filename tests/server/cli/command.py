@@ -19,6 +19,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     own = {
         "XDG_CONFIG_HOME": str(home / "config"),
         "XDG_DATA_HOME": str(home / "data"),
+        "RKSERVE_RUNTIME_DIRS": str(home / "runtimes"),
         "PYTHONPATH": str(ROOT),
         "COLUMNS": "100",
         "TERM": "xterm",

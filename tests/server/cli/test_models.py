@@ -34,6 +34,8 @@ def test_json_says_everything(tmp_path: Path) -> None:
         "score": 6.0,
         "tokens_per_s": 10.9,
         "remark": "best value; mixes simplified Chinese in",
+        "details": {},
+        "warnings": [],
     }
 
 

@@ -31,6 +31,9 @@ CASES = [
     ("ing about it", "<think", "", "ing about it"),
     ("think>a</think>b", "<", "a", "b"),
     ("th", "<", "", "th"),
+    ("\nc d\n", "</think>", "", "c d\n"),
+    ("<think>x</think>", "</think>", "", "<think>x</think>"),
+    ("\n", "</think>", "", ""),
 ]
 
 
@@ -73,7 +76,7 @@ def test_plain_text_is_not_held_back() -> None:
 
 
 def test_what_the_prompt_has_begun_is_found() -> None:
-    assert begun_mark("assistant\n<think>\n", "<think>") == "<think>"
-    assert begun_mark("Assistant: <think", "<think>") == "<think"
-    assert begun_mark("assistant\n<think>\n\n</think>\n\n", "<think>") == ""
-    assert begun_mark("assistant\n", "<think>") == ""
+    assert begun_mark("assistant\n<think>\n", "<think>", "</think>") == "<think>"
+    assert begun_mark("Assistant: <think", "<think>", "</think>") == "<think"
+    assert begun_mark("assistant\n<think>\n\n</think>\n\n", "<think>", "</think>") == "</think>"
+    assert begun_mark("assistant\n", "<think>", "</think>") == ""

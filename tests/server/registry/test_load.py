@@ -222,8 +222,8 @@ BAD = [
 BAD_RKLLM = [
     ("folder: .", 10, "folder: backend: rkllm takes file:, not folder:"),
     ("hybrid: {threads: 1}", 10, "hybrid: this block has no effect with backend: rkllm; remove it"),
-    ("runtime: '==1.2.3'", 10, 'runtime: "==1.2.3" allows no version we can drive, which are >=1.3,<1.4'),
-    ("runtime: '>=1.4'", 10, 'runtime: ">=1.4" allows no version we can drive, which are >=1.3,<1.4'),
+    ("runtime: '==1.2.3'", 10, 'runtime: "==1.2.3" allows no version we can drive, which are <1.4,>=1.3'),
+    ("runtime: '>=1.4'", 10, 'runtime: ">=1.4" allows no version we can drive, which are <1.4,>=1.3'),
     ("runtime: '>1.3.0,<1.3.1'", 10, 'runtime: ">1.3.0,<1.3.1" allows no version we can drive, '),
     ("sampling: {min_p: 0.1}", 10, "sampling.min_p: librkllmrt has no min_p; remove it"),
     ("rkllm: {cpus: [4, 8]}", 10, "rkllm.cpus[1]: must be 7 or less, not 8"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 from pydantic import ValidationError
 
-from backends.base import HybridOptions, ModelSpec
+from backends.base import HybridOptions, ModelSpec, RkllmOptions
 from server.errors import ModelNotFound
 from server.registry import Registry, model_spec
 from server.registry.entry import example_entry, satisfiable
@@ -122,6 +123,43 @@ def test_what_a_worker_is_told(tmp_path: Path) -> None:
     )
 
 
+def test_what_an_rkllm_worker_is_told(tmp_path: Path) -> None:
+    entry = example_entry(
+        backend="rkllm",
+        folder=None,
+        file="m.rkllm",
+        runtime="==1.3.1",
+        runtime_check="warn",
+        rkllm={
+            "base_domain_id": 1,
+            "cpus": [6, 7],
+            "embed_flash": False,
+            "n_keep": 3,
+            "skip_special_token": True,
+        },
+    )
+    settings = Settings(models_dir=tmp_path, repeat_guard=False)
+    assert model_spec(entry, settings, tmp_path / "librkllmrt.so") == ModelSpec(
+        model_id="example",
+        backend="rkllm",
+        path=str(tmp_path / "example" / "m.rkllm"),
+        context_length=2048,
+        max_tokens=1024,
+        eos=[],
+        repeat_guard=False,
+        rkllm=RkllmOptions(
+            library=str(tmp_path / "librkllmrt.so"),
+            runtime="==1.3.1",
+            runtime_check="warn",
+            base_domain_id=1,
+            cpus=(6, 7),
+            embed_flash=False,
+            n_keep=3,
+            skip_special_token=True,
+        ),
+    )
+
+
 def test_a_tokenizer_of_the_hub_counts_once_it_was_pulled(tmp_path: Path) -> None:
     entry = example_entry(tokenizer={"repo": "org/base"})
     settings = Settings(models_dir=tmp_path)
@@ -150,4 +188,4 @@ def test_a_tokenizer_of_the_hub_counts_once_it_was_pulled(tmp_path: Path) -> Non
     ],
 )
 def test_specifiers_against_the_versions_we_can_drive(specifier: str, fits: bool) -> None:
-    assert satisfiable(specifier, ">=1.3,<1.4") is fits
+    assert satisfiable(specifier, SpecifierSet(">=1.3,<1.4")) is fits

@@ -9,8 +9,9 @@ import pytest
 
 from backends.base import Span
 from backends.protocol import Delta, Finished, Loading, Prefill
-from server.errors import ContextLengthExceeded, ModelNotInstalled
-from server.scheduling import Queued
+from server.errors import ContextLengthExceeded, ModelNotInstalled, RuntimeVersionMismatch
+from server.registry.entry import example_entry
+from server.scheduling import Job, Queued
 from server.scheduling.npu_lock import NpuLock
 from tests.server.workers.harness import Harness, first, harness, params, text_of, until
 
@@ -56,6 +57,23 @@ async def test_two_models_run_beside_each_other_on_the_cpu(tmp_path: Path) -> No
             await first(one, Delta)
         assert h.status("a").loaded
         assert h.status("b").loaded
+
+
+async def test_what_seems_wrong_with_a_model_is_shown_once_while_it_is_loaded(tmp_path: Path) -> None:
+    async with harness(tmp_path) as h:
+        await h.answer("a", "warn tokens:1 warn")
+        assert h.status("a").warnings == ("w", "something is wrong with the model")
+
+
+async def test_a_model_without_its_runtime_is_refused_at_once(tmp_path: Path) -> None:
+    async with harness(tmp_path, runtime_dirs=(tmp_path / "runtimes",)) as h:
+        entry = example_entry(id="board", backend="rkllm", folder=None, file="m.rkllm", runtime="==1.3.1")
+        (tmp_path / "board").mkdir()
+        (tmp_path / "board" / "m.rkllm").touch()
+        with pytest.raises(RuntimeVersionMismatch, match="board cannot be loaded") as caught:
+            h.dispatcher.submit(Job(entry, "c", (params("tokens:1"),)))
+        assert str(tmp_path / "runtimes") in caught.value.message
+        assert (caught.value.status, caught.value.headers) == (503, {"x-should-retry": "false"})
 
 
 async def test_on_the_npu_one_runs_at_a_time(tmp_path: Path) -> None:

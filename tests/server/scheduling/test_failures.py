@@ -42,6 +42,7 @@ async def fails(h: Harness, text: str, error: type[ApiError]) -> str:
         (f"tokens:2 c-say kill:{KILL}", "from C"),
         ("tokens:2 exit:7", "status 7"),
         ("tokens:2 bug", "ZeroDivisionError: a bug in the backend"),
+        ("tokens:2 lost", "the engine is lost"),
     ],
 )
 async def test_a_worker_dies_in_a_run(tmp_path: Path, text: str, cause: str) -> None:

@@ -18,6 +18,7 @@ from threading import Event
 
 from backends.base import (
     BackendError,
+    EngineLost,
     FinishReason,
     GenerateParams,
     ModelInfo,
@@ -93,8 +94,12 @@ class Scripted:
                     sink.delta(f"{os.getpid()}", 1, None)
                 case "runs":
                     sink.delta(f"{self._runs}", 1, None)
+                case "warn":
+                    sink.warn("something is wrong with the model")
                 case "refuse":
                     raise BackendError("context_length_exceeded", "no room", "messages")
+                case "lost":
+                    raise EngineLost("the engine is lost")
                 case "bug":
                     raise ZeroDivisionError("a bug in the backend")
                 case "close":

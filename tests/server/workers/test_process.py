@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -90,10 +91,10 @@ async def test_without_pidfds_a_thread_waits(monkeypatch: pytest.MonkeyPatch) ->
     assert await run("print('up')") == (0, ["up"])
 
 
-async def test_what_cannot_be_started_leaves_nothing_behind() -> None:
+async def test_what_cannot_be_started_leaves_nothing_behind(tmp_path: Path) -> None:
     files = open_files()
     with pytest.raises(FileNotFoundError):
-        WorkerProcess.spawn(("/nonexistent",), "m")
+        WorkerProcess.spawn((str(tmp_path / "absent"),), "m")
     assert open_files() == files
 
 

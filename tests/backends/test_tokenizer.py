@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from backends.base import Span
-from backends.hybrid.tokenizer import PromptTokenizer
-from backends.hybrid.vocabulary import UnsupportedTokenizer
+from backends.tokenizer import PromptTokenizer
+from backends.vocabulary import UnsupportedTokenizer
 from tests.tiny import ADDED_TOKENS, CONTROL_TOKENS, tiny_tokenizer
 
 ADDED = (*CONTROL_TOKENS, *ADDED_TOKENS)

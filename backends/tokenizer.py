@@ -20,7 +20,7 @@ import msgspec
 from tokenizers import Tokenizer
 
 from backends.base import Span
-from backends.hybrid.vocabulary import UnsupportedTokenizer, Vocabulary
+from backends.vocabulary import UnsupportedTokenizer, Vocabulary
 
 _KEEPING_PRE_TOKENIZERS = {"ByteLevel", "Digits", "Metaspace"}
 

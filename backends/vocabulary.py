@@ -14,7 +14,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class UnsupportedTokenizer(Exception):
-    """A tokenizer.json of a kind this engine does not know; the message names it."""
+    """A tokenizer.json of a kind that is not known here; the message names it."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,282 @@
+"""A .rkllm model as a backend: from a prompt's spans to text, one answer at a time.
+
+Puts the parts together; each part's concept is in its own file. Threads: `generate` from one thread,
+`count_tokens` from any.
+
+What counts as a generated token is as on the hybrid engine: every one, the end-of-answer token included.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+from packaging.version import Version
+
+from backends import repetition
+from backends.base import (
+    Backend,
+    BackendError,
+    Cancellation,
+    FinishReason,
+    GenerateParams,
+    ModelInfo,
+    ModelSpec,
+    Progress,
+    Sink,
+    Span,
+    Usage,
+)
+from backends.discovery import RKLLM_ABI, parse_version, read_version
+from backends.prompts import Context
+from backends.repetition import RepetitionGuard
+from backends.rkllm.agreement import check
+from backends.rkllm.answer import Answer
+from backends.rkllm.capture import Capture
+from backends.rkllm.encoder import Encoded, Encoder
+from backends.rkllm.library import LayoutMismatch, LibraryError, open_library
+from backends.rkllm.sampling import sampling_param
+from backends.rkllm.session import Ended, Outcome, Session, SessionOptions
+
+CONTEXT_RESERVE = 4
+"""Tokens of the context that are left alone: in one of 1,024 the runtime takes prompts of 1,020 at most."""
+
+OPEN_FILES = 65_536
+
+_MB = 1024 * 1024
+_NOTHING = Usage(prompt_tokens=0, cached_tokens=0, completion_tokens=0, prefill_ms=0.0, decode_ms=0.0)
+
+
+def load(spec: ModelSpec, progress: Progress) -> Backend:
+    """Load a .rkllm model with the library the server has chosen. Raises BackendError.
+
+    `progress` is called from this thread; the library itself reports nothing while it reads the model.
+    """
+    progress(0.0, "runtime")
+    path, version = _library(spec)
+    _raise_file_limit()
+    capture = Capture()
+    capture.start()
+    try:
+        library = open_library(path)
+        progress(0.05, "tokenizer")
+        encoder = Encoder(spec)
+        progress(0.1, "model")
+        session = Session(library, _options(spec), capture)
+        try:
+            backend = RkllmBackend(spec, version, encoder, session, capture)
+        except BaseException:
+            session.close()
+            raise
+    except LibraryError as error:
+        capture.close()
+        foreign = isinstance(error, LayoutMismatch)
+        raise BackendError("runtime_version_mismatch" if foreign else "load_failed", error.message) from error
+    except BaseException:
+        capture.close()
+        raise
+    progress(1.0, "ready")
+    return backend
+
+
+class RkllmBackend:
+    """A loaded model. See base.Backend. Owns the session and the capture."""
+
+    def __init__(
+        self, spec: ModelSpec, version: Version, encoder: Encoder, session: Session, capture: Capture
+    ) -> None:
+        """Check what the library said while loading. Raises BackendError."""
+        self._spec = spec
+        self._encoder = encoder
+        self._session = session
+        self._capture = capture
+        options = spec.rkllm
+        strict = options.runtime_check == "strict"
+        log = session.log
+        warnings = [*session.warnings, *encoder.warnings]
+        warnings += check(spec.model_id, log, version, options.runtime, strict=strict)
+        self._context = Context(
+            spec.model_id, min(spec.context_length, log.context_limit or spec.context_length)
+        )
+        if self._context.length < spec.context_length:
+            warnings.append(
+                f"context_length is {spec.context_length}, but the model was converted for "
+                f"{self._context.length}, which is used."
+            )
+        if not session.template_off:
+            if encoder.vocab_size is None:
+                raise BackendError(
+                    "load_failed",
+                    f"{spec.model_id} cannot be prompted: the runtime would not switch its own template off. "
+                    "Give the entry a tokenizer, so that prompts go in as tokens.",
+                )
+            warnings.append("The runtime would not switch its own chat template off.")
+        if encoder.vocab_size is None:
+            warnings.append("Without a tokenizer, prompts are counted by estimate. Name one in the entry.")
+        if not spec.eos:
+            warnings.append("No eos is set: only the runtime's own ends an answer, and it may be wrong.")
+        self.info = ModelInfo(
+            runtime=f"librkllmrt {version}",
+            context_length=self._context.length,
+            vocab_size=encoder.vocab_size or 0,
+            memory_mb=psutil.Process().memory_info().rss // _MB,
+            warnings=warnings,
+            details=log.details(),
+        )
+
+    def count_tokens(self, prompt: Sequence[Span]) -> int:
+        """Return a prompt's length in tokens, an estimate without a tokenizer. Raises BackendError."""
+        return self._encoder.encode(prompt, self._context).tokens
+
+    def generate(
+        self, params: GenerateParams, sink: Sink, cancelled: Cancellation
+    ) -> tuple[FinishReason, Usage]:
+        """Make one answer. See base.Backend."""
+        self._refuse_unsupported(params)
+        if cancelled.is_set():
+            return "cancelled", _NOTHING
+        encoded = self._encoder.encode(params.prompt, self._context)
+        room = self._context.length - CONTEXT_RESERVE - encoded.tokens
+        if room < 1:
+            raise self._context.refusal(encoded.tokens if encoded.exact else f"about {encoded.tokens}")
+        limit = min(self._spec.max_tokens if params.max_tokens is None else params.max_tokens, room)
+        sink.prefill(0, encoded.tokens)
+        stops = [*self._encoder.stops, *self._spec.stop, *params.stop]
+        guard = RepetitionGuard() if self._spec.repeat_guard else None
+        answer = Answer(self._encoder.eos, stops, sink, encoded.tokens, guard)
+        outcome = self._session.run(
+            encoded.prompt,
+            sampling_param(params.sampling, self._encoder.vocab_size),
+            limit,
+            answer.push,
+            cancelled,
+        )
+        if outcome.ended in (Ended.ITSELF, Ended.EOS, Ended.REPEATS):
+            answer.finish()
+        if outcome.ended is Ended.REPEATS:
+            sink.warn(repetition.warning(self._spec.model_id))
+        usage = self._usage(encoded, outcome, answer.made, limit)
+        return _finish_reason(outcome, usage.completion_tokens, limit), usage
+
+    def close(self) -> None:
+        """Give back the model and the process's output."""
+        self._session.close()
+        self._capture.close()
+
+    def _usage(self, encoded: Encoded, outcome: Outcome, made: int, limit: int) -> Usage:
+        """Return the counts of a run.
+
+        Cached are the prompt's tokens that were not prefilled; where the library did not say how many were,
+        none are claimed, and neither is one that may be an error in the prompt's measured size. A run that
+        ended by itself may have made an EOS token that it did not show.
+        """
+        perf = outcome.perf
+        prefilled = perf.prefill_tokens if perf is not None and perf.prefill_tokens > 0 else None
+        prompt_tokens = (
+            encoded.tokens if encoded.exact else self._measured(outcome, prefilled, limit, encoded)
+        )
+        if perf is not None and outcome.ended is Ended.ITSELF:
+            made = max(made, perf.generate_tokens)
+        cached = 0 if prefilled is None else max(0, prompt_tokens - prefilled)
+        return Usage(
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached if encoded.exact or cached > 1 else 0,
+            completion_tokens=made,
+            prefill_ms=1000 * outcome.prefill_s,
+            decode_ms=1000 * outcome.decode_s,
+        )
+
+    def _measured(self, outcome: Outcome, prefilled: int | None, limit: int, encoded: Encoded) -> int:
+        """Return a text prompt's tokens as the KV cache shows them after the run, to within one.
+
+        The last token made is chosen but not in the cache: where the library's own EOS ended the run, that
+        was none of those it has shown. A model without a KV cache shows nothing.
+        """
+        size = self._session.kv_cache_size() or 0
+        ended_by_eos = outcome.ended is Ended.ITSELF and outcome.tokens < limit
+        answer = outcome.tokens if ended_by_eos else max(0, outcome.tokens - 1)
+        if size > answer:
+            tokens = max(size - answer, prefilled or 0)
+            self._encoder.measured(encoded, tokens)
+            return tokens
+        return prefilled or encoded.tokens
+
+    def _refuse_unsupported(self, params: GenerateParams) -> None:
+        sampling = params.sampling
+        asked = {
+            "min_p": sampling.min_p > 0,
+            "logit_bias": bool(sampling.logit_bias),
+            "logprobs": params.logprobs is not None,
+            "messages": bool(params.images),
+            "model": params.adapter is not None,
+        }
+        for param, is_asked in asked.items():
+            if is_asked:
+                what = {"messages": "images", "model": "adapters"}.get(param, param)
+                raise BackendError(
+                    "unsupported_parameter",
+                    f"{self._spec.model_id} runs on librkllmrt, which cannot honour {what} here: leave "
+                    "it out.",
+                    param,
+                )
+
+
+def _finish_reason(outcome: Outcome, made: int, limit: int) -> FinishReason:
+    """Infer why an answer ended: the library does not say."""
+    if outcome.ended is Ended.CANCELLED:
+        return "cancelled"
+    if outcome.ended is Ended.ITSELF and made >= limit:
+        return "length"
+    return "stop"
+
+
+def _library(spec: ModelSpec) -> tuple[Path, Version]:
+    """Return the library the server has chosen and its version; one we cannot drive is refused unopened."""
+    if spec.rkllm.library is None:
+        raise BackendError(
+            "load_failed",
+            f"No runtime library was chosen for {spec.model_id}. Put librkllmrt.so into a directory that "
+            "RKSERVE_RUNTIME_DIRS names.",
+        )
+    path = Path(spec.rkllm.library)
+    try:
+        text = read_version(path, "rkllm")
+    except OSError as error:
+        raise BackendError("load_failed", f"{path} cannot be read: {error.strerror}.") from error
+    version = None if text is None else parse_version(text)
+    if version is None or not RKLLM_ABI.contains(version, prereleases=True):
+        raise BackendError(
+            "runtime_version_mismatch",
+            f"{path} is librkllmrt {text or 'of an unknown version'}, and only {RKLLM_ABI} can be used: "
+            "others have another data layout. Install librkllmrt 1.3.1.",
+        )
+    return path, version
+
+
+def _options(spec: ModelSpec) -> SessionOptions:
+    options = spec.rkllm
+    model = Path(spec.path)
+    if not model.is_file():
+        raise BackendError(
+            "load_failed", f"There is no file {model}. Pull the model, or correct file: in its entry."
+        )
+    return SessionOptions(
+        model=model,
+        context_length=spec.context_length,
+        max_tokens=min(spec.max_tokens, spec.context_length),
+        base_domain_id=options.base_domain_id,
+        cpus=options.cpus,
+        embed_flash=options.embed_flash,
+        n_keep=options.n_keep,
+        skip_special_token=options.skip_special_token,
+    )
+
+
+def _raise_file_limit() -> None:
+    """Allow more open files where that is allowed: the library opens some for every buffer of the NPU."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

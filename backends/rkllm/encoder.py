@@ -1,0 +1,77 @@
+"""From a prompt's spans to what the library is given: token ids where we have a tokenizer, else a text.
+
+Knows no handle. With a tokenizer counts are exact, text from clients can never become a control token, and
+the tokens that end an answer are ours; without one counts are estimates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from backends import prompts
+from backends.base import ModelSpec, Span
+from backends.prompts import Context, read_tokenizer
+from backends.rkllm.estimate import Estimator
+from backends.rkllm.prompt import flatten
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A prompt as the library takes it. tokens: its length, an estimate where `exact` is False."""
+
+    prompt: Sequence[int] | str
+    tokens: int
+    exact: bool
+
+
+class Encoder:
+    """Encodes prompts of one model; from any thread.
+
+    eos: ids that end an answer. stops: strings that do where ids are not known: the EOS strings then.
+    vocab_size is None without a tokenizer.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        """Read the tokenizer, if the entry has one. Raises BackendError."""
+        self._tokenizer = None if spec.tokenizer is None else read_tokenizer(Path(spec.tokenizer))
+        self._estimator = Estimator()
+        self._eos_strings = [eos for eos in spec.eos if isinstance(eos, str)]
+        ids = {eos for eos in spec.eos if isinstance(eos, int)}
+        unknown = []
+        for eos in self._eos_strings:
+            token_id = None if self._tokenizer is None else self._tokenizer.vocabulary.id_of(eos)
+            if token_id is None:
+                unknown.append(eos)
+            else:
+                ids.add(token_id)
+        self.eos = frozenset(ids)
+        self.stops = unknown
+        self.vocab_size = None if self._tokenizer is None else len(self._tokenizer.vocabulary)
+        self.warnings: list[str] = []
+        if self._tokenizer is not None and unknown:
+            self.warnings.append(
+                f"eos names what is no token of the tokenizer: {', '.join(map(repr, unknown))}. As a text it "
+                "ends answers all the same; correct eos, or fetch the tokenizer that belongs to the model."
+            )
+
+    def measured(self, encoded: Encoded, tokens: int) -> None:
+        """Take note of how many tokens an encoded prompt turned out to have."""
+        if isinstance(encoded.prompt, str):
+            self._estimator.learn(encoded.prompt, tokens)
+
+    def encode(self, prompt: Sequence[Span], context: Context) -> Encoded:
+        """Return a prompt for the library, longer than the context too.
+
+        Raises BackendError for one that is empty, or so long that encoding it would be a waste.
+        """
+        if self._tokenizer is None:
+            text = flatten(prompt, self._eos_strings)
+            encoded = Encoded(text, self._estimator.tokens(text), exact=False)
+        else:
+            ids = prompts.encode(self._tokenizer, prompt, context)
+            encoded = Encoded(ids, len(ids), exact=True)
+        if not encoded.prompt:
+            raise prompts.empty_prompt()
+        return encoded

@@ -1,0 +1,42 @@
+"""How many tokens a text has, where only the runtime has the tokenizer. No I/O.
+
+A guess from its characters, rather too many than too few: an answer's limit follows from it, and a context
+that overflows shifts. What a prompt really took is seen after its run; a chat's next prompt begins with that
+one, so that only what is new is guessed.
+"""
+
+from __future__ import annotations
+
+# Vocabularies of today spell 3 to 5 characters of English or code with a token, and at least one character of
+# a script beyond Latin with one and a half.
+_ASCII_PER_TOKEN = 3.0
+_TOKENS_PER_OTHER = 1.2
+_KEPT = 16  # prompts: so many chats and their title requests may alternate
+_UNCERTAIN = 1  # the measured size is right to within so many tokens
+
+
+class Estimator:
+    """Guesses, and learns from what was measured. May be used from any thread."""
+
+    def __init__(self) -> None:
+        self._known: tuple[tuple[str, int], ...] = ()  # the newest last
+
+    def tokens(self, text: str) -> int:
+        """Return about how many tokens a text has."""
+        begin, tokens = max(
+            (known for known in self._known if text.startswith(known[0])),
+            key=lambda known: len(known[0]),
+            default=("", 0),
+        )
+        return tokens + guess(text[len(begin) :])
+
+    def learn(self, text: str, tokens: int) -> None:
+        """Take note of how many tokens a prompt took. Call from one thread."""
+        others = [known for known in self._known if known[0] != text]
+        self._known = (*others[1 - _KEPT :], (text, tokens + _UNCERTAIN))
+
+
+def guess(text: str) -> int:
+    """Return about how many tokens a text has by its characters alone."""
+    ascii_chars = len(text.encode("ascii", "ignore"))
+    return int(ascii_chars / _ASCII_PER_TOKEN + (len(text) - ascii_chars) * _TOKENS_PER_OTHER) + 1

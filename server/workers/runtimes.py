@@ -1,0 +1,38 @@
+"""Which of the vendor's runtime libraries on this machine a model gets. Looks at files, loads none."""
+
+from __future__ import annotations
+
+from backends.discovery import NoFittingRuntime, RuntimeFinder, RuntimeLibrary
+from server.errors import RuntimeVersionMismatch
+from server.registry import Entry
+from server.settings import Settings
+
+
+class Runtimes:
+    """Chooses among the libraries in RKSERVE_RUNTIME_DIRS, which are the system's own places by default.
+
+    A file is read when it is first met, which takes some 10 ms, and again only when it has changed.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._finder = RuntimeFinder(settings.runtime_dirs, system=())
+
+    def choose(self, entry: Entry) -> RuntimeLibrary | None:
+        """Return the library for a model, None for one that needs none.
+
+        Raises RuntimeVersionMismatch, which lists every file found with its version.
+        """
+        if entry.backend != "rkllm":
+            return None
+        try:
+            return self._finder.choose("rkllm", entry.runtime)
+        except NoFittingRuntime as error:
+            raise RuntimeVersionMismatch(f"{entry.id} cannot be loaded. {error}", "model") from error
+
+    def describe(self, entry: Entry) -> tuple[str | None, str | None]:
+        """Return name and version of the library for a model, and else why there is none, for a person."""
+        try:
+            library = self.choose(entry)
+        except RuntimeVersionMismatch as error:
+            return None, error.message
+        return None if library is None else f"librkllmrt {library.version}", None

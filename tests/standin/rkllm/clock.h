@@ -1,0 +1,12 @@
+// Monotonic time in ns.
+#pragma once
+#include <chrono>
+#include <cstdint>
+
+namespace standin {
+
+inline int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace standin
