@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backends.discovery import NoFittingRuntime, RuntimeFinder, RuntimeLibrary
-from server.errors import RuntimeVersionMismatch
+from server.errors import LoadError, LoadFailed, RuntimeVersionMismatch
 from server.registry import Entry
 from server.settings import Settings
 
@@ -20,10 +20,18 @@ class Runtimes:
     def choose(self, entry: Entry) -> RuntimeLibrary | None:
         """Return the library for a model, None for one that needs none.
 
-        Raises RuntimeVersionMismatch, which lists every file found with its version.
+        Raises RuntimeVersionMismatch, which lists every file found with its version, and LoadFailed for keys
+        under rkllm that this version cannot honour: a model without its adapter would answer as another one.
         """
         if entry.backend != "rkllm":
             return None
+        options = entry.rkllm
+        if asked := [key for key in ("lora", "prompt_cache", "structured") if _wanted(getattr(options, key))]:
+            raise LoadFailed(
+                f"{entry.id} asks under rkllm for {' and '.join(asked)}, which this rkserve does not "
+                "have yet. Take it out of the entry in models.yaml.",
+                "model",
+            )
         try:
             return self._finder.choose("rkllm", entry.runtime)
         except NoFittingRuntime as error:
@@ -33,6 +41,10 @@ class Runtimes:
         """Return name and version of the library for a model, and else why there is none, for a person."""
         try:
             library = self.choose(entry)
-        except RuntimeVersionMismatch as error:
+        except LoadError as error:
             return None, error.message
         return None if library is None else f"librkllmrt {library.version}", None
+
+
+def _wanted(value: object) -> bool:
+    return value not in (None, False, "off")
