@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import signal
+import tempfile
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from tests.demo_model import MODEL, demo_models_dir
+
+# Keys, models and settings of whoever runs the tests are not the tests' own; children inherit this.
+for _name in [name for name in os.environ if name.startswith("RKSERVE_")]:
+    del os.environ[_name]
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="rkserve-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 # A shell starts its background jobs with SIGINT ignored, and children inherit that; tests that press Ctrl-C
 # need the default.

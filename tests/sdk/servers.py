@@ -91,7 +91,7 @@ def scripted_server(directory: Path, *, queue_size: int = QUEUE_SIZE) -> Iterato
         "PYTHONPATH": str(ROOT),
         "RKSERVE_MODELS_FILE": str(write_registry(directory, {MODEL: entry(), "broken": entry()})),
         "RKSERVE_QUEUE_SIZE": str(queue_size),
-        "RKSERVE_STREAM_PING_S": "0.2",
+        "RKSERVE_STREAM_PING_S": "5",
         "RKSERVE_PRELOAD": MODEL,
     }
     command = [sys.executable, "-P", "-m", "tests.sdk.scripted_server"]
