@@ -124,7 +124,7 @@ class ScriptedDispatcher(Dispatcher):
 
     async def run_left(self) -> None:
         """Wait until somebody has left a run."""
-        await asyncio.wait_for(self.left.acquire(), 5)
+        await asyncio.wait_for(self.left.acquire(), 60)
 
     async def _play(self, run: Run) -> None:
         await self.script(run)

@@ -22,10 +22,10 @@ class RawConnection:
 
     async def response(self) -> tuple[int, dict[str, str], bytes]:
         """Read one response with a Content-Length: status, headers, body."""
-        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)).decode("latin-1")
+        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 60)).decode("latin-1")
         status_line, *lines = head.rstrip().split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        body = await asyncio.wait_for(self.reader.readexactly(int(headers.get("content-length", "0"))), 10)
+        body = await asyncio.wait_for(self.reader.readexactly(int(headers.get("content-length", "0"))), 60)
         return int(status_line.split()[1]), headers, body
 
     async def error(self) -> tuple[int, str]:
@@ -36,7 +36,7 @@ class RawConnection:
     async def rest(self) -> bytes:
         """Read until the server closes. It resets a connection that it closes with bytes unread."""
         try:
-            return await asyncio.wait_for(self.reader.read(), 10)
+            return await asyncio.wait_for(self.reader.read(), 60)
         except ConnectionResetError:
             return b""
 

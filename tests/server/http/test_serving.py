@@ -60,7 +60,7 @@ async def running(directory: Path, **settings: str) -> AsyncIterator[Process]:
     )
     try:
         assert process.stdout is not None
-        said = (await asyncio.wait_for(process.stdout.readline(), 20)).decode()
+        said = (await asyncio.wait_for(process.stdout.readline(), 60)).decode()
         found = re.fullmatch(
             r"rkserve is ready at http://127\.0\.0\.1:(\d+)/v1 \(stop it with Ctrl\+C\)\n", said
         )
@@ -79,7 +79,7 @@ def ask(commands: str, *, stream: bool) -> bytes:
 
 async def begun(raw: RawConnection) -> None:
     """Wait for the first text of a stream."""
-    await asyncio.wait_for(raw.reader.readuntil(b"t0 "), 10)
+    await asyncio.wait_for(raw.reader.readuntil(b"t0 "), 60)
 
 
 async def workers_gone(workers: list[psutil.Process]) -> None:
