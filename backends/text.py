@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+# After so many tokens without text (control tokens, held-back text) an empty delta shows that the run goes on:
+# without a sign of progress it would be taken for hung.
+SILENT_TOKENS = 32
+
 
 class StopFilter:
     """Passes text on until one of `stops` is complete, and never lets any of a stop string out.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from backends.base import Sink, TokenLogprob
 from backends.hybrid.detokenize import TextDecoder
-from backends.text import StopFilter
+from backends.text import SILENT_TOKENS, StopFilter
 from backends.vocabulary import Vocabulary
 
 
@@ -30,10 +30,15 @@ class Answer:
         self._waiting: deque[tuple[int, TokenLogprob | None]] = deque()
         self._made = 0  # characters the tokens so far have made
         self._sent = 0
+        self._silent = 0  # tokens since something was sent
 
     def push(self, token_id: int, logprob: TokenLogprob | None) -> bool:
         """Take a token; return whether a stop string is now complete, after which no more may be pushed."""
         self._waiting.append((self._made, logprob))
+        self._silent += 1
+        if self._silent >= SILENT_TOKENS:
+            self._silent = 0
+            self._sink.delta("", 0, None)
         text = self._decoder.push(token_id)
         self._made += len(text)
         if not text:
@@ -57,4 +62,5 @@ class Answer:
         self._sent += len(text)
         logprobs = [entry for entry in entries if entry is not None] if self._logprobs else None
         if text or logprobs:
+            self._silent = 0
             self._sink.delta(text, tokens, logprobs)

@@ -29,6 +29,7 @@ from backends.hybrid.executor import Executor
 from backends.hybrid.folder import HybridFolder, read_folder
 from backends.hybrid.forward import Forward
 from backends.hybrid.generation import Generation
+from backends.hybrid.kv_cache import KVCache
 from backends.hybrid.loading import end_tokens, load_executor, load_tokenizer, refuse_unsupported_options
 from backends.hybrid.prompts import Prompts
 from backends.prompts import Context
@@ -96,9 +97,10 @@ class HybridBackend:
         prompt = self._prompts.encode(params.prompt)
         wanted = self._spec.max_tokens if params.max_tokens is None else params.max_tokens
         max_tokens = min(wanted, self._context_length - len(prompt))
-        cache = self._pool.take(prompt)
-        cached_tokens = cache.length
+        cache: KVCache | None = None
         try:
+            cache = self._pool.take(prompt)
+            cached_tokens = cache.length
             run = Generation(
                 model_id=self._spec.model_id,
                 forward=self._forward,
@@ -122,11 +124,12 @@ class HybridBackend:
         except MemoryError as error:
             raise BackendError(
                 "insufficient_memory",
-                f"There is no memory left for a context of {cache.length} tokens. Shorten the conversation, "
+                f"There is no memory left for a context of {len(prompt)} tokens. Shorten the conversation, "
                 "or lower cache_mb or the number of loaded models.",
             ) from error
         finally:
-            self._pool.give_back(cache)
+            if cache is not None:
+                self._pool.give_back(cache)
         return reason, Usage(
             prompt_tokens=len(prompt),
             cached_tokens=cached_tokens,

@@ -12,7 +12,7 @@ from backends.base import Sink
 from backends.repetition import RepetitionGuard
 from backends.rkllm.session import Ended
 from backends.rkllm.utf8 import Utf8Pieces
-from backends.text import StopFilter
+from backends.text import SILENT_TOKENS, StopFilter
 
 
 class Answer:
@@ -47,6 +47,8 @@ class Answer:
         if token_id in self._eos:
             return Ended.EOS
         self._waiting += 1
+        if self._waiting % SILENT_TOKENS == 0:
+            self._sink.delta("", 0, None)
         if text := self._utf8.push(data):
             out, stopped = self._stops.push(text)
             self._send(out)

@@ -13,7 +13,7 @@ from server.app import create_app
 from server.cli.console import CommandError
 from server.cli.context import registry_for
 from server.logs import configure_logging
-from server.settings import Settings
+from server.settings import Settings, SettingsError
 
 STOP_S = 15.0
 
@@ -25,7 +25,10 @@ def own_server(settings: Settings) -> Iterator[str]:
         update={"host": "127.0.0.1", "port": 0, "api_keys_file": None, "preload": (), "shutdown_grace_s": 0.0}
     )
     configure_logging(settings.log_format, "debug" if settings.log_level == "debug" else "error")
-    app = create_app(settings, registry_for(settings))
+    try:
+        app = create_app(settings, registry_for(settings))
+    except SettingsError as error:
+        raise CommandError(str(error)) from error
     with socket.create_server(("127.0.0.1", 0)) as listening:
         config = uvicorn.Config(
             app, lifespan="on", log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1

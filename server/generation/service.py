@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 from backends.base import Span
@@ -21,6 +22,8 @@ from server.templates import Templates
 EXTRA_TOKENS = 8
 # Where the oldest turns make room, an answer gets at least this part of the context.
 ROOM_SHARE = 4
+# Characters from which on rendering (some 40 ms a megabyte) would hold up the streams of others.
+LARGE = 250_000
 
 
 class GenerationService:
@@ -66,7 +69,7 @@ class GenerationService:
         """Check a request, render its prompt and make its job. Raises ApiError subclasses."""
         entry = self.chosen(request.model)
         check_capabilities(request, entry)
-        prompt = self._render(entry, request, request.messages)
+        prompt = await self._render(entry, request, request.messages)
         dropped = ["tools"] if request.tools_offered else []
         shorten = partial(self._shorter_job, entry, request) if entry.overflow == "truncate_oldest" else None
         job = self._job(entry, request, prompt)
@@ -84,11 +87,23 @@ class GenerationService:
             begun = begun_mark(_template_tail(prompt, 2 * max(map(len, marks))), *marks)
         return Generation(self._dispatcher, job, reasoning_begun=begun, dropped=dropped, shorten=shorten)
 
-    def _render(self, entry: Entry, request: GenerationRequest, messages: Messages) -> list[Span]:
-        thinking = request.thinking if entry.thinking is not None else None
-        return self._templates.render(
-            entry, messages, None, thinking=thinking, continue_final=request.continue_final
+    async def _render(self, entry: Entry, request: GenerationRequest, messages: Messages) -> list[Span]:
+        render = partial(
+            self._templates.render,
+            entry,
+            messages,
+            None,
+            thinking=request.thinking if entry.thinking is not None else None,
+            continue_final=request.continue_final,
         )
+        if sum(len(message.get("content") or "") for message in messages) < LARGE:
+            return render()
+        return await asyncio.to_thread(render)
+
+    def _context_length(self, entry: Entry) -> int:
+        """Return the context there is: the entry's, or the loaded model's if that is less."""
+        loaded = [status.info for status in self._dispatcher.status() if status.id == entry.id]
+        return min([entry.context_length, *(info.context_length for info in loaded if info is not None)])
 
     def _job(self, entry: Entry, request: GenerationRequest, prompt: list[Span]) -> Job:
         return Job(entry=entry, client=request.client, params=choice_params(request, entry, prompt))
@@ -98,32 +113,36 @@ class GenerationService:
 
         An answer gets room as well: what was asked for, or a quarter of the context if that is less.
         """
-        room = min(request.max_tokens or entry.max_tokens, entry.context_length // ROOM_SHARE)
+        context = self._context_length(entry)
+        room = min(request.max_tokens or entry.max_tokens, context // ROOM_SHARE)
 
         async def fits(messages: Messages) -> bool:
             try:
-                tokens = await self._dispatcher.count(entry, self._render(entry, request, messages))
+                tokens = await self._dispatcher.count(entry, await self._render(entry, request, messages))
             except ContextLengthExceeded:
                 return False
-            return tokens is not None and tokens + room <= entry.context_length
+            return tokens is not None and tokens + room <= context
 
         messages = await without_oldest(request.messages, fits)
-        return None if messages is None else self._job(entry, request, self._render(entry, request, messages))
+        if messages is None:
+            return None
+        return self._job(entry, request, await self._render(entry, request, messages))
 
     async def _check_length(self, entry: Entry, prompt: list[Span]) -> None:
         """Raise ContextLengthExceeded where a loaded model can tell; else the worker will.
 
         A token stands for at least one byte, so a prompt of fewer bytes than the context need not be counted.
         """
+        context = self._context_length(entry)
         most = sum(len(span.text) for span in prompt) * 4 + EXTRA_TOKENS
-        if most < entry.context_length:
+        if most < context:
             return
-        if sum(len(span.text.encode()) for span in prompt) + EXTRA_TOKENS < entry.context_length:
+        if sum(len(span.text.encode()) for span in prompt) + EXTRA_TOKENS < context:
             return
         tokens = await self._dispatcher.count(entry, prompt)
-        if tokens is not None and tokens >= entry.context_length:
+        if tokens is not None and tokens >= context:
             raise ContextLengthExceeded(
-                f"the prompt has {tokens} tokens, and {entry.id} has a context of {entry.context_length}, "
+                f"the prompt has {tokens} tokens, and {entry.id} has a context of {context}, "
                 "which prompt and answer share; shorten the messages",
                 "messages",
             )

@@ -6,6 +6,7 @@ import json
 
 from backends.base import TokenLogprob
 from backends.hybrid.answer import Answer
+from backends.text import SILENT_TOKENS
 from backends.vocabulary import Vocabulary
 from tests.tiny import tiny_tokenizer
 
@@ -51,6 +52,16 @@ def answer(
 def test_each_token_leaves_at_once() -> None:
     assert answer(tokens_of("ab")) == ([("a", 1, "0"), ("b", 1, "1")], False)
     assert answer(tokens_of("ab"), logprobs=False) == ([("a", 1, None), ("b", 1, None)], False)
+
+
+def test_tokens_without_text_still_show_that_the_run_goes_on() -> None:
+    control = next(token.id for token in VOCABULARY.added if token.special)
+    silent = [control] * (2 * SILENT_TOKENS + 5)
+    assert answer(silent, logprobs=False) == ([("", 0, None)] * 2, False)
+    # What is held back by a stop sequence that may come is silent too, and all of it comes in the end.
+    held = "x" * (SILENT_TOKENS + 1)
+    deltas, _ = answer(tokens_of(held), stops=[held + "y"], logprobs=False)
+    assert deltas == [("", 0, None), (held, len(held), None)]
 
 
 def test_a_character_leaves_whole_with_all_its_tokens() -> None:

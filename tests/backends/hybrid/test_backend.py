@@ -26,6 +26,7 @@ from backends.base import (
     Usage,
 )
 from backends.hybrid.backend import load
+from backends.hybrid.cache_pool import CachePool
 from backends.hybrid.forward import Forward
 from backends.hybrid.meta import META_FILE
 from backends.tokenizer import PromptTokenizer
@@ -214,6 +215,22 @@ def test_a_run_that_fails_is_followed_by_a_right_one(model: Backend, monkeypatch
             return original(self, *args, **more)
 
         patch.setattr(Forward, "run", run)
+        with pytest.raises(BackendError) as caught:
+            answer(model, PROMPT + "again")
+        assert caught.value.code == "insufficient_memory"
+    assert answer(model, PROMPT)[0] == expected
+
+
+def test_no_memory_for_a_prompt_s_cache_costs_that_answer_only(
+    model: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = answer(model, PROMPT)[0]
+    with monkeypatch.context() as patch:
+
+        def reserve(self: CachePool, *args: Any) -> None:
+            raise MemoryError
+
+        patch.setattr(CachePool, "reserve", reserve)
         with pytest.raises(BackendError) as caught:
             answer(model, PROMPT + "again")
         assert caught.value.code == "insufficient_memory"

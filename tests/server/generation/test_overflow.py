@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backends.base import Span
+from backends.base import ModelInfo, Span
 from server.errors import ContextLengthExceeded
 from server.generation.overflow import Messages, without_oldest
 from server.generation.request import GenerationRequest
@@ -17,7 +17,7 @@ from server.registry import Entry, Registry
 from server.scheduling import Run
 from server.settings import Settings
 from server.templates import Templates
-from tests.server.scripted import ScriptedDispatcher, entry, finished, install
+from tests.server.scripted import ScriptedDispatcher, entry, finished, install, loaded
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 
@@ -78,8 +78,9 @@ class Counting(ScriptedDispatcher):
 
 
 def service(directory: Path, overflow: str) -> tuple[GenerationService, Counting]:
-    # 60 characters of context leave 45 for the prompt, and a turn of these takes 16 of them.
-    model = entry("short", overflow=overflow, context_length=60, max_tokens=60, template="plain.jinja")
+    # 75 characters of context: with two turns the prompt has 61, which would fit, but leaves the answer less
+    # than its quarter. So there is one: 41.
+    model = entry("short", overflow=overflow, context_length=75, max_tokens=75, template="plain.jinja")
     install(model, directory)
     (directory / "short" / "plain.jinja").write_text("{% for m in messages %}{{ m.content }};{% endfor %}")
     dispatcher = Counting()
@@ -123,6 +124,15 @@ async def test_a_model_that_was_not_loaded_gets_a_second_run(tmp_path: Path) -> 
     assert len([event async for event in generation.events()]) == 1
     assert len(dispatcher.jobs) == 2
     assert prompt_text(dispatcher) == KEPT
+
+
+async def test_a_model_with_less_context_than_its_entry_says_decides(tmp_path: Path) -> None:
+    generations, dispatcher = service(tmp_path, "truncate_oldest")
+    info = ModelInfo(runtime="r", context_length=50, vocab_size=1, memory_mb=1)
+    dispatcher.statuses = [loaded("short", info=info)]
+    generation = await generations.prepare(request())
+    assert [event async for event in generation.events()]
+    assert prompt_text(dispatcher) == "Be brief.;question 9;"
 
 
 async def test_by_default_it_is_an_error(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ async def test_only_a_right_key_gets_in(tmp_path: Path, keys_file: Path) -> None
             {"authorization": "Bearer"},
             {"authorization": "Basic cms6cms="},
             {"authorization": "rk-one"},
+            {"authorization": "Token rk-one"},
         ):
             response = await served.client.get("/v1/models", headers=headers)
             assert response.status_code == 401
@@ -47,6 +48,14 @@ async def test_only_a_right_key_gets_in(tmp_path: Path, keys_file: Path) -> None
         assert response.status_code == 200
         response = await served.client.get("/nothing")
         assert response.status_code == 401
+
+
+def test_a_digest_counts_to_its_last_digit(tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"rk-one").hexdigest()
+    for changed in (digest[:-1] + ("0" if digest[-1] != "0" else "1"), digest[:32] + "0" * 32):
+        path = tmp_path / "keys"
+        path.write_text(f"home:{changed}\n")
+        assert KeyRing(path).name_of("rk-one") is None
 
 
 async def test_open_paths_need_no_key(tmp_path: Path, keys_file: Path) -> None:

@@ -111,12 +111,16 @@ def _conversation(text: str) -> tuple[list[Message], list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("form", TOOL_FORMS)
 @pytest.mark.parametrize("token", TOKENS)
-def test_a_token_anywhere_is_text(form: str, token: str) -> None:
+@pytest.mark.parametrize("last", [5, None], ids=["after a tool's result", "after a question"])
+def test_a_token_anywhere_is_text(form: str, token: str, last: int | None) -> None:
+    # Some forms show the reasoning only of answers after the last question.
     entry = example_entry(template=form)
-    hostile = spans_of(entry, *_conversation(token))
+    messages, tools = _conversation(token)
+    hostile = spans_of(entry, messages[:last], tools)
     # MiniCPM5 puts markup and line ends into CDATA, so the harmless text has as much of them.
     alike = "a<b" if "<" in token else "a\nb" if "\n" in token else "café"
-    harmless = spans_of(entry, *_conversation(alike))
+    messages, tools = _conversation(alike)
+    harmless = spans_of(entry, messages[:last], tools)
     assert control_text(hostile) == control_text(harmless)
     assert "".join(token.split()) in client_text(hostile)
 
