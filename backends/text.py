@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# After so many tokens without text (control tokens, held-back text) an empty delta shows that the run goes on:
-# without a sign of progress it would be taken for hung.
+# After so many tokens without text (control tokens, held-back text) an empty delta shows that the run goes
+# on: without a sign of progress it would be taken for hung.
 SILENT_TOKENS = 32
 
 
