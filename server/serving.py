@@ -133,7 +133,8 @@ class GracefulServer(uvicorn.Server):
         """Start, and say where the server is."""
         await super().startup(sockets)
         if self.started and sockets:
-            print(f"rkserve is ready at {url_of(sockets[0])}/v1 (stop it with Ctrl+C)", flush=True)
+            with suppress(OSError):  # nobody reads it: a full disk or a closed pipe is no reason not to serve
+                print(f"rkserve is ready at {url_of(sockets[0])}/v1 (stop it with Ctrl+C)", flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more connections, stop the dispatcher, let the last answers out, cut what is left."""

@@ -99,7 +99,7 @@ class HybridBackend:
         max_tokens = min(wanted, self._context_length - len(prompt))
         cache: KVCache | None = None
         try:
-            cache = self._pool.take(prompt)
+            cache = self._pool.take(prompt, params.owner)
             cached_tokens = cache.length
             run = Generation(
                 model_id=self._spec.model_id,

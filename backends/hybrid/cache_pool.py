@@ -1,6 +1,7 @@
 """Several KV caches within a budget: a run gets the one that already holds most of its prompt.
 
-Knows tokens and bytes, nothing of models. One run at a time uses a cache; the others are idle.
+Knows tokens and bytes, nothing of models. One run at a time uses a cache; the others are idle. Nobody's
+prompt meets the cache of another: how much of it was cached would tell, token by token, what the other wrote.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ class CachePool:
         """Memory of the caches that no run uses."""
         return sum(cache.size_bytes for cache in self._idle)
 
-    def take(self, token_ids: TokenIds) -> KVCache:
-        """Return a cache that holds the longest known prefix of a prompt and nothing else.
+    def take(self, token_ids: TokenIds, owner: str = "") -> KVCache:
+        """Return a cache that holds the longest prefix of a prompt its owner has sent, and nothing else.
 
         At least the prompt's last token is not in it, since that one has to be run for its logits. There is
         room for the whole prompt. It belongs to the caller until `give_back`. Of a cache that goes on
         differently the shared part is copied, so that both sequences can be continued; but a short tail is
         cut off instead, and so is any tail if the copy would not fit.
         """
-        cache, shared = self._best(token_ids)
+        cache, shared = self._best(token_ids, owner)
         if cache is None:
             cache = self._new()
         elif self._worth_a_copy(cache, shared, len(token_ids)):
@@ -48,6 +49,7 @@ class CachePool:
         else:
             self._idle.remove(cache)
             cache.truncate(shared)
+        cache.owner = owner
         self.reserve(cache, len(token_ids))
         return cache
 
@@ -67,14 +69,20 @@ class CachePool:
         fill the budget with copies and push other conversations out.
         """
         if cache.length:
-            self._idle = [idle for idle in self._idle if not _begins_with(cache.token_ids, idle.token_ids)]
+            self._idle = [
+                idle
+                for idle in self._idle
+                if idle.owner != cache.owner or not _begins_with(cache.token_ids, idle.token_ids)
+            ]
             self._idle.append(cache)
         self._evict(keep=None, needed_bytes=0)
 
-    def _best(self, token_ids: TokenIds) -> tuple[KVCache | None, int]:
+    def _best(self, token_ids: TokenIds, owner: str) -> tuple[KVCache | None, int]:
         """Return the cache with the longest shared prefix, the one with the shortest tail among equals."""
         best, best_shared = None, 0
         for cache in self._idle:
+            if cache.owner != owner:
+                continue
             shared = common_prefix(cache.token_ids, token_ids[:-1])
             if shared > best_shared or (best and shared == best_shared and cache.length < best.length):
                 best, best_shared = cache, shared

@@ -21,10 +21,11 @@ class KVCache:
 
     A run writes the rows of new tokens layer by layer (`append`) and then says that they are there
     (`commit`). What was written and not committed does not count, so a run that fails in between leaves the
-    cache as it was. Not thread-safe.
+    cache as it was. `owner` says whose tokens they are. Not thread-safe.
     """
 
     def __init__(self, num_layers: int, num_kv_heads: int, head_dim: int) -> None:
+        self.owner = ""
         self._shape = (num_kv_heads, 0, head_dim)
         self._keys = [np.empty(self._shape, np.float32) for _ in range(num_layers)]
         self._values = [np.empty(self._shape, np.float32) for _ in range(num_layers)]

@@ -6,6 +6,7 @@ Must stay quick to import: typer and rich only. `rkserve --version` is run by sc
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Annotated, cast
 
@@ -64,6 +65,10 @@ def main() -> None:
 
 
 def _run() -> int:
+    # Ended by a service manager or a closed terminal, a command tidies up as it does for Ctrl-C.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
     try:
         code = app(prog_name="rkserve", standalone_mode=False)
         sys.stdout.flush()

@@ -22,6 +22,7 @@ def choice_params(request: GenerationRequest, entry: Entry, prompt: list[Span]) 
             max_tokens=None if request.max_tokens is None else min(request.max_tokens, MOST_TOKENS),
             stop=list(request.stop),
             logprobs=request.logprobs,
+            owner=request.client,
         )
         for index in range(request.n)
     )

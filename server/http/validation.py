@@ -50,6 +50,7 @@ def parse(schema: type[Schema], body: bytes) -> Schema:
     try:
         return schema.model_validate_json(body)
     except ValidationError as error:
+        # Every problem becomes objects here, so lists stop at their first (fail_fast in the schemas).
         raise first_problem(error.errors(include_url=False, include_input=False)) from None
 
 

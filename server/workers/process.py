@@ -29,6 +29,14 @@ def describe_exit(returncode: int) -> str:
     )
 
 
+_ENVIRONMENT = {
+    # Lines printed by Python code before a crash are not to be lost in a buffer.
+    "PYTHONUNBUFFERED": "1",
+    # onnxruntime 1.32 reports to its maker unless it is told not to: nothing leaves this machine.
+    "ORT_DISABLE_TELEMETRY": "1",
+}
+
+
 class WorkerProcess:
     """A started process, in a session and process group of its own so that a terminal's Ctrl-C spares it.
 
@@ -62,8 +70,7 @@ class WorkerProcess:
                         stderr=write_fd,
                         pass_fds=(theirs.fileno(),),
                         start_new_session=True,
-                        # Lines printed by Python code before a crash are not to be lost in a buffer.
-                        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                        env={**os.environ, **_ENVIRONMENT},
                     )
                 finally:
                     os.close(write_fd)

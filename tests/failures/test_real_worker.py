@@ -120,6 +120,13 @@ def test_a_prompt_far_over_the_context_is_refused_with_its_numbers(running: Runn
     assert running.worker == worker
 
 
+def test_a_worker_talks_to_nobody_but_its_server(running: Running) -> None:
+    assert running.answers()
+    assert running.worker.net_connections("inet") == []
+    # onnxruntime reports to its maker unless this is set; without a network the attempt is hard to see.
+    assert running.worker.environ()["ORT_DISABLE_TELEMETRY"] == "1"
+
+
 def leave_in_decode(running: Running) -> None:
     stream = running.begin()
     assert isinstance(stream, openai.Stream)

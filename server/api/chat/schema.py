@@ -24,6 +24,12 @@ from server.api.fields import (
 )
 
 LONGEST_NAME = 256
+# More of these is no conversation: without bounds a body within its limit takes minutes to parse.
+MOST_MESSAGES = 20_000
+MOST_PARTS = 1_000
+MOST_CALLS = 256
+MOST_TOOLS = 512
+LONGEST_ARGUMENTS = 1_000_000
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
@@ -37,7 +43,8 @@ class Part(RequestSchema):
 
 
 Content = Annotated[
-    Annotated[str, Tag(TEXT)] | Annotated[list[Part], Tag(LIST)],
+    Annotated[str, Tag(TEXT)]
+    | Annotated[list[Part], Field(max_length=MOST_PARTS, fail_fast=True), Tag(LIST)],
     one_of_kinds("a string or a list of parts"),
 ]
 
@@ -48,7 +55,8 @@ class FunctionCall(RequestSchema):
     name: str
     arguments: (
         Annotated[
-            Annotated[str, Tag(TEXT)] | Annotated[dict[str, Any], Tag(OBJECT)],
+            Annotated[str, Field(max_length=LONGEST_ARGUMENTS), Tag(TEXT)]
+            | Annotated[dict[str, Any], Tag(OBJECT)],
             one_of_kinds("a string of JSON or an object"),
         ]
         | None
@@ -71,7 +79,7 @@ class ChatMessage(RequestSchema):
     name: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MOST_CALLS, fail_fast=True)] | None = None
     tool_call_id: str | None = None
     function_call: FunctionCall | None = None
 
@@ -138,7 +146,7 @@ class ChatRequest(RequestSchema):
     """The body of POST /v1/chat/completions."""
 
     model: Annotated[str, Field(max_length=LONGEST_NAME)] | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[PositiveWhole, Field(le=8)] | None = None
@@ -165,10 +173,10 @@ class ChatRequest(RequestSchema):
     reasoning_effort: str | None = None
     continue_final_message: bool | None = None
 
-    tools: list[Tool] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    functions: list[FunctionTool] | None = None
+    functions: Annotated[list[FunctionTool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
     function_call: LegacyFunctionChoice | None = None
     modalities: list[str] | None = None
 

@@ -59,6 +59,19 @@ def test_the_last_token_of_a_prompt_is_always_run() -> None:
     assert run(pool, ids(range(50))) == 49
 
 
+def test_nobody_meets_the_cache_of_another() -> None:
+    pool = pool_of(100)
+    secret = ids(range(50))
+    for owner, cached in (("alice", 0), ("mallory", 0), ("alice", 49), ("mallory", 49), ("", 0)):
+        cache = pool.take(secret, owner)
+        assert cache.length == cached, owner
+        new = secret[cache.length :]
+        marks = new.astype(np.float32)[:, None, None]
+        cache.append(0, marks, marks)
+        cache.commit(new)
+        pool.give_back(cache)
+
+
 def test_a_request_sent_again_leaves_no_copies() -> None:
     pool = pool_of(100)
     other = ids(range(200, 300))
