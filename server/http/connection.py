@@ -28,6 +28,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     _deadline: asyncio.TimerHandle | None = None
     _header_bytes = 0
+    _bodyless_bytes = 0  # since the last piece of a body: frames of chunks, and trailers
     _in_headers = True
     _refused = False
     _cycles: deque[RequestResponseCycle]
@@ -63,14 +64,26 @@ class LimitedConnection(HttpToolsProtocol):
             if self._deadline is None:
                 self._expire_in(HEADERS_S)
             self._header_bytes += len(data)
+        else:
+            self._bodyless_bytes += len(data)
         super().data_received(data)
         # Counted by what arrived at once: a body in the same packet as its headers is none of theirs.
         if self._in_headers and self._header_bytes > MOST_HEADER_BYTES and not self.transport.is_closing():
             self._refuse(431, f"the request's headers are larger than {MOST_HEADER_BYTES} bytes")
+        if (
+            not self._in_headers
+            and self._bodyless_bytes > MOST_HEADER_BYTES
+            and not self.transport.is_closing()
+        ):
+            self._refuse(431, f"the request's trailers are larger than {MOST_HEADER_BYTES} bytes")
+
+    def on_body(self, body: bytes) -> None:
+        self._bodyless_bytes = 0
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
-        self._header_bytes = 0
+        self._header_bytes = self._bodyless_bytes = 0
         self._stop_deadline()
         while self._cycles and self._cycles[0].response_complete:
             self._cycles.popleft()

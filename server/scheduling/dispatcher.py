@@ -12,6 +12,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from functools import partial
 
 from backends.base import Span
@@ -265,7 +266,11 @@ class Dispatcher:
         self._active[run] = slot
         if self._uses_npu(entry):
             self._npu_user = run
-        task = asyncio.get_running_loop().create_task(self._conduct(run, slot, fresh), name=f"run {entry.id}")
+        # In a context of its own: it may start a worker that outlives this request and serves others, and
+        # what is logged of that worker must not bear this request's id.
+        task = asyncio.get_running_loop().create_task(
+            self._conduct(run, slot, fresh), name=f"run {entry.id}", context=Context()
+        )
         self._conducting.add(task)
         task.add_done_callback(self._conducting.discard)
 

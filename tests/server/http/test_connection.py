@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 
@@ -62,6 +62,21 @@ async def test_headers_without_end_are_refused(served: Served) -> None:
             await raw.send(b"x-%d: %s\r\n" % (index, b"a" * 1000))
         assert (await raw.error())[0] == 431
         assert await raw.rest() == b""
+
+
+@pytest.mark.parametrize("trailer", [b"x" * 65_000, b"a: b\r\n" * 10_000], ids=["one", "many"])
+async def test_trailers_without_end_are_refused(served: Served, trailer: bytes) -> None:
+    async with connected(served.port) as raw:
+        await raw.send(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n"
+            b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+        )
+        with suppress(ConnectionError):
+            for _ in range(100):
+                await raw.send(trailer)
+        answer = await raw.rest()
+        assert not answer or answer.startswith(b"HTTP/1.1 431 ")
+    assert (await served.chat()).status_code == 200
 
 
 async def test_a_large_body_in_one_go_is_no_large_header(served: Served) -> None:
