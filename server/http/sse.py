@@ -44,12 +44,17 @@ class EventStream(EventSourceResponse):
             ping=ping_s,
             sep=_SEPARATOR,
             ping_message_factory=lambda: ServerSentEvent(comment=state(), sep=_SEPARATOR),
-            client_close_handler_callable=_gone,
+            client_close_handler_callable=self._gone,
         )
         self._start = HeldStart()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await super().__call__(scope, receive, self._start.holding(send))
+
+    async def _gone(self, _: Message) -> None:
+        # uvicorn says "disconnected" after a whole response, too.
+        if not self._start.complete:
+            raise ClientGone
 
     async def _listen_for_exit_signal_with_grace(self) -> None:
         # The library asks every half second whether uvicorn is to exit, and then cuts all streams at once.
@@ -68,10 +73,14 @@ class EventStream(EventSourceResponse):
 
 
 class HeldStart:
-    """Keeps back a response's start until there is something of its body to send. `sent`: it has gone out."""
+    """Keeps back a response's start until there is something of its body to send.
+
+    sent: the start has gone out. complete: so has the end of the body.
+    """
 
     def __init__(self) -> None:
         self.sent = False
+        self.complete = False
         self._message: Message | None = None
         self._sending = asyncio.Lock()
 
@@ -79,6 +88,7 @@ class HeldStart:
         """Return a `send` that does so. Events and comments may be sent through it from two tasks."""
 
         async def held(message: Message) -> None:
+            self.complete = message["type"] == "http.response.body" and not message["more_body"]
             if self.sent:
                 await send(message)
             elif message["type"] == "http.response.start":
@@ -92,10 +102,6 @@ class HeldStart:
                 await send(message)
 
         return held
-
-
-async def _gone(_: Message) -> None:
-    raise ClientGone
 
 
 def _failure(error: Exception) -> bytes:

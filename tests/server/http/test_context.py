@@ -53,3 +53,16 @@ async def test_a_path_cannot_break_the_log(served: Served, caplog: pytest.LogCap
             assert (await raw.error())[0] in (400, 404)
     for record in caplog.records:
         assert not set("\n\x1b") & set(record.getMessage())
+
+
+async def test_a_stream_that_was_read_to_its_end_is_logged_as_answered(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        for _ in range(5):
+            assert (await served.chat(stream=True)).text.endswith("data: [DONE]\n\n")
+        await served.client.get("/health")
+    lines = [record.getMessage() for record in caplog.records if record.name == "rkserve.access"]
+    assert [line.split(" in ")[0] for line in lines] == ["POST /v1/chat/completions 200"] * 5 + [
+        "GET /health 200"
+    ]
