@@ -122,6 +122,28 @@ def test_without_room_for_a_copy_the_tail_is_cut_off() -> None:
     assert pool.idle_bytes == 2 * BLOCK_BYTES
 
 
+def test_a_copy_is_made_where_its_blocks_fit_and_not_where_only_its_tokens_would() -> None:
+    tight = CachePool(lambda: KVCache(1, 1, 1), 3 * BLOCK_BYTES - 1)
+    run(tight, ids(range(60)))
+    assert run(tight, ids(range(30), range(700, 740))) == 30  # 70 tokens: 2 blocks beside the one
+    assert tight.idle_bytes == 2 * BLOCK_BYTES
+    assert run(tight, ids(range(60), 1)) == 30  # the tail was cut off
+    just = pool_of(3)
+    run(just, ids(range(60)))
+    assert run(just, ids(range(30), range(700, 700 + 2 * BLOCK - 30))) == 30  # 2 blocks, full
+    assert just.idle_bytes == 3 * BLOCK_BYTES
+    assert run(just, ids(range(60), 1)) == 60
+
+
+def test_a_copy_of_a_large_cache_takes_room_for_its_own_prompt_only() -> None:
+    pool = pool_of(6)
+    run(pool, ids(range(5000, 5060)))
+    run(pool, ids(range(4 * BLOCK)))
+    assert run(pool, ids(range(30), range(700, 720))) == 30
+    assert pool.idle_bytes == 6 * BLOCK_BYTES  # nothing had to go
+    assert run(pool, ids(range(5000, 5060), 1)) == 60
+
+
 def test_the_least_recently_used_goes_first() -> None:
     pool = pool_of(3)
     a, b, c, d = (ids(range(start, start + 60)) for start in (1000, 2000, 3000, 4000))
