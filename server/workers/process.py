@@ -34,6 +34,9 @@ _ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     # onnxruntime 1.32 reports to its maker unless it is told not to: nothing leaves this machine.
     "ORT_DISABLE_TELEMETRY": "1",
+    # numpy's OpenBLAS reads this once, when numpy is imported. Its threads spin while they wait: on a machine
+    # with anything else to do, attention over 2,000 keys then takes up to 50 times as long as on one thread.
+    "OPENBLAS_NUM_THREADS": "1",
 }
 
 
