@@ -27,6 +27,9 @@ ErrorCode = Literal[
 ]
 
 
+META_FILE = "meta2.json"  # describes a hybrid folder, and is what tells one from any other folder
+
+
 class BackendError(Exception):
     """What went wrong in a worker, in words for the person who runs the server.
 

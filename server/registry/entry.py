@@ -13,6 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from pydantic import Field, model_validator
 
+from backends.base import META_FILE
 from backends.discovery import RKLLM_ABI
 from server.registry.blocks import (
     Alias,
@@ -42,7 +43,6 @@ from server.registry.blocks import (
 Capability = Literal["chat", "vision", "embeddings", "tools", "thinking"]
 
 DEFAULT_MAX_TOKENS = 1024
-META_FILE = "meta2.json"
 
 
 class Contradictions(ValueError):
