@@ -13,11 +13,15 @@ How sessions are set up was measured with 31 segments of SmolLM2-135M and 2 thre
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
+import psutil
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from backends.base import BackendError, Progress
 from backends.hybrid.executor import Array
@@ -25,6 +29,16 @@ from backends.hybrid.folder import HybridFolder
 from backends.hybrid.meta import Role, Segment, Tensor
 
 _ERRORS_ONLY = 3
+_BAD_FILE = (
+    ort_errors.InvalidProtobuf,
+    ort_errors.InvalidGraph,
+    ort_errors.InvalidArgument,
+    ort_errors.NoModel,
+    ort_errors.NoSuchFile,
+    UnicodeDecodeError,
+)
+_OVERHEAD_BYTES = 32 * 1024 * 1024  # of a session, whatever its weights
+_COPIES = 2  # of the weights while they are repacked
 _DEFAULT_MAX_THREADS = 4  # the RK3588's fast cores; decode is bound by memory long before
 
 
@@ -52,16 +66,16 @@ class OrtExecutor:
     """The segments of a folder as onnxruntime sessions. See executor.Executor; takes any length."""
 
     def __init__(self, folder: HybridFolder, threads: int | None, progress: Progress) -> None:
-        """Load all segments; `progress` is called from 0 to 1. Raises BackendError(model_corrupt)."""
+        """Load all segments; `progress` is called from 0 to 1. Raises BackendError."""
         self._segments = folder.meta.segments
         self.runtime = f"onnxruntime {onnxruntime.__version__}"
         self.max_tokens = folder.meta.lengths[-1]
         self._buffers = _Buffers(self.max_tokens)
         self._sessions: list[Any] = []
-        options = _session_options(threads or _default_threads())
+        options = _session_options(_threads(threads))
         for index, build in enumerate(folder.builds):
             progress(index / len(folder.builds), f"segment {index + 1} of {len(folder.builds)}")
-            session = _load(str(folder.file(build.file)), options)
+            session = _load(folder.file(build.file), options, build.size_bytes + (build.data_size_bytes or 0))
             _compare(build.file, self._segments[index], session)
             self._sessions.append(session)
 
@@ -108,17 +122,49 @@ def _session_options(threads: int) -> Any:
     return options
 
 
-def _default_threads() -> int:
-    return min(len(os.sched_getaffinity(0)), _DEFAULT_MAX_THREADS)
+def _threads(wanted: int | None) -> int:
+    """Return how many threads to use: never more than cores, which would only wait for each other."""
+    return max(1, min(len(os.sched_getaffinity(0)), wanted or _DEFAULT_MAX_THREADS))
 
 
-def _load(path: str, options: Any) -> Any:
+def _load(path: Path, options: Any, size_bytes: int) -> Any:
+    """Open one graph; size_bytes: of it and its weights. Raises BackendError."""
     try:
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the library's errors have no common base but this
-        raise BackendError(
+        raise _explained(error, path, size_bytes) from error
+
+
+def _explained(error: Exception, path: Path, size_bytes: int) -> BackendError:
+    """Say whether the file, the memory or something else is to blame, by the kind of error and what is free.
+
+    Want of memory comes as MemoryError, or as a general error that could mean anything.
+    """
+    short = _free_bytes() < _OVERHEAD_BYTES + _COPIES * size_bytes
+    if isinstance(error, MemoryError) or (short and not isinstance(error, _BAD_FILE)):
+        return BackendError(
+            "insufficient_memory",
+            f"The system gave onnxruntime too little memory for {path} ({error}). Stop other programs or "
+            "choose a smaller model.",
+        )
+    if isinstance(error, (*_BAD_FILE, ort_errors.Fail)):
+        return BackendError(
             "model_corrupt", f"onnxruntime cannot load {path}: {error}\nPull or convert the model again."
-        ) from error
+        )
+    return BackendError(
+        "load_failed",
+        f"onnxruntime {onnxruntime.__version__} cannot load {path}: {error}\nCheck the limits of the service "
+        "on memory and tasks, then the version of onnxruntime; then verify the model's files.",
+    )
+
+
+def _free_bytes() -> int:
+    """Return how much memory this process may still get, of the system's and within its own limit."""
+    free = psutil.virtual_memory().available
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        free = min(free, limit - psutil.Process().memory_info().vms)
+    return int(free)
 
 
 def _compare(file: str, segment: Segment, session: Any) -> None:
