@@ -156,7 +156,7 @@ class WorkerClient(asyncio.Protocol):
             )
         self._last_id += 1
         answer = _Answer(self._last_id, on_event, self._loop.create_future())
-        self._write(Generate(answer.request_id, params))
+        self._ask(Generate(answer.request_id, params))
         self._answer = answer
         self._process.output.forget()
         self._vigil.run_begins(most_tokens(params, self._spec.context_length))
@@ -179,7 +179,7 @@ class WorkerClient(asyncio.Protocol):
         self._last_id += 1
         request_id = self._last_id
         future: asyncio.Future[int] = self._loop.create_future()
-        self._write(Count(request_id, prompt))
+        self._ask(Count(request_id, prompt))
         self._counts[request_id] = future
         try:
             return await future
@@ -205,7 +205,15 @@ class WorkerClient(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's are no subclasses of asyncio's
-        self._write(Load(self._spec, self._heartbeat_s))
+        try:
+            self._write(Load(self._spec, self._heartbeat_s))
+        except ProtocolError as error:
+            self.kill(
+                errors.LoadFailed(
+                    f"{self._spec.model_id} cannot be loaded: {error}. Correct its entry in models.yaml, or "
+                    "the name of its folder."
+                )
+            )
 
     def data_received(self, data: bytes) -> None:
         if self._killed:
@@ -346,6 +354,13 @@ class WorkerClient(asyncio.Protocol):
     def _death(self, what: str) -> str:
         text = f"The worker of {self._spec.model_id} {what}; the next request starts a new one."
         return with_output(text, self._process.output.tail())
+
+    def _ask(self, message: Generate | Count) -> None:
+        """Send what came from a client. Raises InvalidRequest if it cannot be sent; the worker goes on."""
+        try:
+            self._write(message)
+        except ProtocolError as error:
+            raise errors.InvalidRequest(f"The request cannot be passed on: {error}.") from error
 
     def _write(self, message: ToWorker) -> None:
         if self._transport is not None:
