@@ -1,7 +1,8 @@
 """Value types that the server and the workers share.
 
-Knows no engine, no socket and no HTTP. Everything here crosses the process border, so it is made of msgspec
-structs: typed on both sides, cheap to encode.
+Knows no engine, no socket and no HTTP. What crosses the process border is made of msgspec structs: typed on
+both sides, cheap to encode. The rest is what a backend and its worker are to each other: what it raises, how
+it is cancelled, where it puts what it makes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from typing import Literal, Protocol
 import msgspec
 
 FinishReason = Literal["stop", "length", "cancelled"]
+
+HybridExecutor = Literal["auto", "onnxruntime", "rknn", "rknnlite"]
+CoreMask = Literal["auto", "0", "1", "2", "0_1", "0_1_2", "all"]
+KvDtype = Literal["fp32", "fp16"]
 
 ErrorCode = Literal[
     "context_length_exceeded",
@@ -127,12 +132,12 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HybridOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The `hybrid:` keys of a registry entry."""
+    """The `hybrid:` keys of a registry entry. threads None: the engine's choice; meta: path of an overlay."""
 
-    executor: Literal["auto", "onnxruntime", "rknn", "rknnlite"] = "auto"
-    core_mask: Literal["auto", "0", "1", "2", "0_1", "0_1_2", "all"] = "auto"
+    executor: HybridExecutor = "auto"
+    core_mask: CoreMask = "auto"
     threads: int | None = None
-    kv_dtype: Literal["fp32", "fp16"] = "fp32"
+    kv_dtype: KvDtype = "fp32"
     cache_mb: int = 512
     variant: str | None = None
     meta: str | None = None

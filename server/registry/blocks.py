@@ -23,6 +23,8 @@ from pydantic import (
     Tag,
 )
 
+from backends.base import CoreMask, HybridExecutor, HybridOptions, KvDtype
+
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,255}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -45,6 +47,13 @@ def _pattern(pattern: re.Pattern[str], what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _whole_characters(value: str) -> str:
+    """Refuse what YAML's "\\ud800" makes: half of a character, which nothing can write or send."""
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError("must not hold half of a character (U+D800 to U+DFFF)")
+    return value
+
+
 def _specifier(value: str) -> str:
     try:
         SpecifierSet(value)
@@ -55,7 +64,7 @@ def _specifier(value: str) -> str:
 
 def relative_or_absolute(value: str) -> str:
     """Check a path of an entry: absolute, or one that stays in the directory it is relative to."""
-    if not value or "\0" in value:
+    if not _whole_characters(value) or "\0" in value:
         raise ValueError("must be a path")
     if not value.startswith("/") and ".." in value.split("/"):
         raise ValueError('must stay in the model\'s directory (no ".."), or be absolute')
@@ -87,9 +96,9 @@ def _off_word(value: object) -> object:
 def _eos_token(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         raise ValueError("must be the token's text in quotes, or its id")
-    if isinstance(value, int) and value < 0:
-        raise ValueError("must not be a negative id")
-    return value
+    if isinstance(value, int) and not 0 <= value < 2**31:
+        raise ValueError(f"must be an id from 0 to {2**31 - 1}")
+    return _whole_characters(value) if isinstance(value, str) else value
 
 
 ModelId = Annotated[str, _pattern(ID, "an id: letters, digits, '.', '_' and '-', no slash")]
@@ -102,7 +111,7 @@ Sha256 = Annotated[
 ]
 Template = Annotated[str, AfterValidator(_template)]
 Specifier = Annotated[str, AfterValidator(_specifier)]
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1), AfterValidator(_whole_characters)]
 Switch = Annotated[bool, BeforeValidator(_on_off), Strict()]
 Flag = Annotated[bool, Strict()]
 PositiveInt = Annotated[int, Strict(), Field(gt=0, lt=2**31)]
@@ -232,16 +241,19 @@ class RkllmBlock(Block):
     lora: Lora | None = None
 
 
-class HybridBlock(Block):
-    """Options of the hybrid engine; the same keys as backends.base.HybridOptions."""
+_HYBRID = HybridOptions()
 
-    executor: Literal["auto", "onnxruntime", "rknn", "rknnlite"] = "auto"
-    core_mask: Literal["auto", "0", "1", "2", "0_1", "0_1_2", "all"] = "auto"
-    threads: PositiveInt | None = None
-    kv_dtype: Literal["fp32", "fp16"] = "fp32"
-    cache_mb: NotNegativeInt = 512
-    variant: Text | None = None
-    meta: RelPath | None = None
+
+class HybridBlock(Block):
+    """Options of the hybrid engine, checked; what they mean and their defaults are of HybridOptions."""
+
+    executor: HybridExecutor = _HYBRID.executor
+    core_mask: CoreMask = _HYBRID.core_mask
+    threads: Annotated[int, Strict(), Field(gt=0, le=256)] | None = _HYBRID.threads
+    kv_dtype: KvDtype = _HYBRID.kv_dtype
+    cache_mb: NotNegativeInt = _HYBRID.cache_mb
+    variant: Text | None = _HYBRID.variant
+    meta: RelPath | None = _HYBRID.meta
 
 
 class Marks(Block):

@@ -29,12 +29,7 @@ def model_spec(entry: Entry, settings: Settings, library: Path | None = None) ->
         repeat_guard=settings.repeat_guard,
         tokenizer=_tokenizer(entry, directory),
         hybrid=HybridOptions(
-            executor=hybrid.executor,
-            core_mask=hybrid.core_mask,
-            threads=hybrid.threads,
-            kv_dtype=hybrid.kv_dtype,
-            cache_mb=hybrid.cache_mb,
-            variant=hybrid.variant,
+            **hybrid.model_dump(exclude={"meta"}),
             meta=None if hybrid.meta is None else str(_absolute(directory / hybrid.meta)),
         ),
         rkllm=RkllmOptions() if entry.backend == "hybrid" else _rkllm(entry, library),
