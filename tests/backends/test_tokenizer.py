@@ -182,6 +182,20 @@ def test_at_least_counts_composed_text(tmp_path: Path) -> None:
     assert 0 < pair.ours.at_least(prompt) <= 1000 * len(pair.plain("é"))
 
 
+def test_at_least_counts_composed_text_to_the_byte(tmp_path: Path) -> None:
+    """With a token for each composed character the bound is exact; decomposed it would be half more."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = [*alphabet, "Ã©"]  # the two bytes of é
+    model = models.BPE({token: index for index, token in enumerate(tokens)}, [("Ã", "©")])
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    pair = Pair(tmp_path, tokenizer.to_str())
+    prompt = [Span("e\u0301" * 100, False)]
+    assert len(pair.ours.encode(prompt)) == pair.ours.at_least(prompt) == 100
+
+
 def test_at_least_says_nothing_where_text_may_be_dropped(tmp_path: Path, pieces: Pair) -> None:
     tokenizer = Tokenizer.from_str(tiny_tokenizer())
     tokenizer.normalizer = normalizers.Strip()

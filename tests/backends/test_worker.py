@@ -168,6 +168,18 @@ def test_heartbeats_come_while_everything_else_is_busy(tmp_path: Path) -> None:
         assert max(gaps) < 0.8
 
 
+def test_messages_of_several_threads_never_mix(tmp_path: Path) -> None:
+    with worker() as w:
+        w.load(tmp_path, heartbeat_s=0.04)
+        w.send(Generate(1, params("text:20000000")), *[Count(n, [Span("n", False)]) for n in range(2, 102)])
+        received: list[FromWorker] = []
+        while not any(isinstance(message, Finished) for message in received) or len(received) < 102:
+            received.append(w.receive())
+        texts = [message.text for message in received if isinstance(message, Delta)]
+        assert texts == ["x" * 20_000_000]
+        assert sum(isinstance(message, Counted) for message in received) == 100
+
+
 def test_a_count_does_not_wait_for_the_run_nor_the_run_for_it(tmp_path: Path) -> None:
     with worker() as w:
         w.load(tmp_path)

@@ -138,6 +138,25 @@ def test_a_second_run_reuses_the_prompt_and_says_the_same(model: Backend) -> Non
     assert second[2].cached_tokens == first[2].prompt_tokens - 1
 
 
+def test_a_seed_says_the_same_once_the_prompt_is_cached(model: Backend) -> None:
+    for seed in range(12):
+        settings = Sampling(temperature=1.0, top_p=0.95, seed=seed)
+        prompt = PROMPT.replace("capital", "capital " * seed)
+        texts = [answer(model, prompt, sampling=settings, max_tokens=24)[0] for _ in range(3)]
+        assert texts[0] == texts[1] == texts[2]
+
+
+def test_penalties_count_every_token_of_the_answer(model: Backend) -> None:
+    def tokens(presence_penalty: float) -> list[bytes]:
+        sink = Recorder()
+        sampling = Sampling(temperature=0, presence_penalty=presence_penalty, logit_bias={EOS_TOKEN_ID: -1e6})
+        answer(model, PROMPT, sink, sampling=sampling, max_tokens=60, logprobs=0)
+        return [entry.data for entry in sink.logprobs]
+
+    assert len(tokens(1e5)) == len(set(tokens(1e5))) == 60
+    assert len(set(tokens(0))) < 60
+
+
 def test_a_second_turn_prefills_only_what_is_new(model: Backend, folder: Path) -> None:
     long = PROMPT.replace("capital", "capital of the world " * 12)
     text, _, first = answer(model, long, max_tokens=9)

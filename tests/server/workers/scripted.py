@@ -90,6 +90,8 @@ class Scripted:
                         tokens += 1
                         time.sleep(delay or 0.01)
                     return "cancelled", usage(text, tokens)
+                case "text":  # one delta of so many characters
+                    sink.delta("x" * int(number), 1, None)
                 case "pid":
                     sink.delta(f"{os.getpid()}", 1, None)
                 case "runs":
