@@ -168,6 +168,8 @@ def _laid_over(data: Any, overlay: Any) -> Any:
 def _refusal(code: ErrorCode, path: Path, what: str, problems: list[str]) -> BackendError:
     lines = "".join(f"\n- {problem}" for problem in problems)
     remedy = (
-        "Pull or convert the model again." if code == "model_corrupt" else "Use another model or variant."
+        "Remove the folder, then pull or convert the model again."
+        if code == "model_corrupt"
+        else "Use another model or variant."
     )
     return BackendError(code, f"The hybrid folder {path} {what}:{lines}\n{remedy}")

@@ -50,7 +50,6 @@ class OrtCall:
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
-        self._segment = segment
         self._session = session
         self._binding = session.io_binding()
         for tensor, array in zip(segment.inputs, inputs, strict=True):

@@ -5,6 +5,7 @@ Axes: V vocabulary, D hidden size.
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,12 @@ def read_norm(folder: HybridFolder, file: File | None) -> Array | None:
 
 def _open(folder: HybridFolder, name: str, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
     try:
-        array: npt.NDArray[Any] = np.load(folder.file(name), mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+        array: npt.NDArray[Any] = np.lib.format.open_memmap(folder.file(name), mode="r")
+    except MemoryError:
+        raise
+    except Exception as error:  # of a damaged header numpy passes on whatever Python's parser raises
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise MemoryError(name) from error
         raise BackendError(
             "model_corrupt", f"{name} cannot be read ({error}). Pull or convert the model again."
         ) from error

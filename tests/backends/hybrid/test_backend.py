@@ -25,13 +25,14 @@ from backends.base import (
     TokenLogprob,
     Usage,
 )
-from backends.hybrid.backend import load
+from backends.hybrid.backend import HybridBackend, load
 from backends.hybrid.cache_pool import CachePool
 from backends.hybrid.forward import Forward
+from backends.hybrid.kv_cache import KVCache
 from backends.hybrid.meta import META_FILE
 from backends.tokenizer import PromptTokenizer
 from tests.backends.hybrid.reference import reference_logits
-from tests.tiny import EOS_TOKEN_ID, tiny_config, tiny_folder, tiny_llama_weights
+from tests.tiny import EOS_TOKEN_ID, WORDS, tiny_config, tiny_folder, tiny_llama_weights
 
 GREEDY = Sampling(temperature=0)
 
@@ -155,6 +156,30 @@ def test_penalties_count_every_token_of_the_answer(model: Backend) -> None:
 
     assert len(tokens(1e5)) == len(set(tokens(1e5))) == 60
     assert len(set(tokens(0))) < 60
+
+
+def test_a_growing_answer_makes_idle_caches_go_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only when it ends: meanwhile the machine would hold more than cache_mb."""
+    most = 0
+    append = KVCache.append
+
+    def watched(cache: KVCache, *arguments: Any) -> Any:
+        nonlocal most
+        result = append(cache, *arguments)
+        most = max(most, pool.idle_bytes + cache.size_bytes)
+        return result
+
+    model = open_model(folder, hybrid=HybridOptions(cache_mb=1))
+    assert isinstance(model, HybridBackend)
+    pool = model._pool
+    monkeypatch.setattr(KVCache, "append", watched)
+    for name in WORDS.split()[:12]:
+        answer(model, f"{name} hello world " * 100, max_tokens=1)
+    assert most > 900_000
+    sampling = Sampling(temperature=0, logit_bias={EOS_TOKEN_ID: -1e6})
+    _, reason, _ = answer(model, "short", sampling=sampling, max_tokens=300)
+    assert reason == "length"
+    assert most <= 1024 * 1024
 
 
 def test_a_second_turn_prefills_only_what_is_new(model: Backend, folder: Path) -> None:

@@ -165,6 +165,26 @@ def test_the_cache_to_be_copied_is_not_evicted_for_the_copy() -> None:
     assert run(pool, ids(range(60), 1)) == 60
 
 
+def test_nor_if_it_was_used_longest_ago() -> None:
+    pool = pool_of(3)
+    run(pool, ids(range(60)))
+    run(pool, ids(range(5000, 5060)))
+    assert run(pool, ids(range(30), range(700, 760))) == 30
+    assert run(pool, ids(range(60), 1)) == 60
+
+
+def test_of_equal_prefixes_the_shortest_tail_goes() -> None:
+    pool = pool_of(100)
+    shared = range(50)
+    long, short = (ids(shared, range(start, start + size)) for start, size in ((700, 20), (800, CHEAP_TAIL)))
+    run(pool, long)
+    run(pool, short)
+    before = pool.idle_bytes
+    assert run(pool, ids(shared, 1)) == 50
+    assert pool.idle_bytes == before  # its tail was cut off, and nothing copied
+    assert run(pool, ids(long, 1)) == 70
+
+
 def test_a_cache_larger_than_the_budget_can_be_used_but_is_not_kept() -> None:
     pool = pool_of(1)
     assert run(pool, ids(range(100))) == 0

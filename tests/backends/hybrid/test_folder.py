@@ -340,6 +340,34 @@ def test_a_graph_that_is_not_the_described_one(folder: Path) -> None:
     assert "is not the graph" in load()
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"PK\x03\x04" + bytes(60),
+        *(
+            b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(100)
+            for text in (
+                b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 48), }",
+                b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 48), }",
+                b"{'descr': '<04', 'fortran_order': False, 'shape': (428, 48), }",
+                b"{'descr': '<f4', 'fortran_order': False, 'shape': ((((",
+                b"{[]: 1}",
+                b"{'descr': 'O', 'fortran_order': False, 'shape': (1,), }",
+            )
+        ),
+    ],
+)
+def test_a_damaged_header_of_a_table_is_damage(folder: Path, header: bytes) -> None:
+    from backends.hybrid.weights import open_embedding
+
+    read = read_folder(folder)
+    (folder / "embedding.npy").write_bytes(header)
+    with pytest.raises(BackendError, match=r"embedding\.npy") as caught:
+        open_embedding(read)
+    assert caught.value.code == "model_corrupt"
+
+
 def test_an_embedding_of_another_shape(folder: Path) -> None:
     from backends.hybrid.forward import Forward
     from backends.hybrid.ort import OrtExecutor

@@ -182,15 +182,15 @@ def test_a_run_that_fails_leaves_the_cache_as_it_was(
 def test_the_output_layer_runs_once_for_a_prompt(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from backends.hybrid.ort import OrtCall
 
-    ran: list[tuple[str, int]] = []
+    ran: list[tuple[int, int]] = []  # the size of the last output, and the length
     original = OrtCall.run
 
     def count(self: OrtCall) -> None:
-        ran.append((self._segment.outputs[-1].role, len(self.inputs[0])))
+        ran.append((self.outputs[-1].shape[-1], len(self.inputs[0])))
         original(self)
 
-    _, forward = open_folder(path)
+    folder, forward = open_folder(path)
     monkeypatch.setattr(OrtCall, "run", count)
     run(forward, [32, 32])
-    assert [length for role, length in ran if role == "logits"] == [1]
-    assert ran.count(("v", 32)) == 2 * 3
+    assert [length for size, length in ran if size == folder.meta.vocab_size] == [1]
+    assert ran.count((folder.meta.num_kv_heads * folder.meta.head_dim, 32)) == 2 * 3

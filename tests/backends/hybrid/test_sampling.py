@@ -107,6 +107,19 @@ def test_a_token_of_no_probability_is_never_drawn_and_borders_belong_to_the_next
     assert drawn == [1, 1, 3, 3]
 
 
+def test_of_many_equals_the_lower_ids_come_first() -> None:
+    flat = np.zeros(1000, np.float32)
+    assert distribution(flat, Sampling(top_p=0.3))[0].tolist() == list(range(300))
+    assert distribution(flat, Sampling(top_k=100, top_p=0.3))[0].tolist() == list(range(30))
+    assert [token_id for token_id, _ in top_logprobs(flat, 0, 20)[1]] == list(range(20))
+
+
+def test_the_best_come_best_first_and_among_equals_by_id() -> None:
+    logits = (np.arange(1000) * 7919 % 9).astype(np.float32)
+    expected = sorted(range(1000), key=lambda token_id: (-logits[token_id], token_id))
+    assert [token_id for token_id, _ in top_logprobs(logits, 0, 300)[1]] == expected[:300]
+
+
 def test_large_logits_do_not_overflow() -> None:
     logits = np.array([1e30, -1e30, 1e30], np.float32)
     ids, probabilities = distribution(logits, Sampling(temperature=0.01))
