@@ -14,7 +14,8 @@ ApiError
 +- LoadError                    503, x-should-retry: false
 |  +- RuntimeVersionMismatch, ModelCorrupt, InsufficientMemory, LoadFailed
 +- BackendFailure               500, x-should-retry: false
-   +- BackendCrashed, BackendTimeout, InternalError
+|  +- BackendCrashed, BackendTimeout
++- InternalError                500, x-should-retry: false
 """
 
 from __future__ import annotations
@@ -177,5 +178,5 @@ class BackendTimeout(BackendFailure):
     code = "backend_timeout"
 
 
-class InternalError(BackendFailure):
+class InternalError(_Final):
     """A fault of the server's own."""
