@@ -1,9 +1,9 @@
 """Who is next. Pure: no clock, no loop, no worker; what is loaded and busy is asked of the caller.
 
 Jobs wait in lanes: a lane is what can do one of them at a time (the NPU, or one model on the CPU). In a lane
-clients take turns, within a client's turns its users do, and each user's jobs keep their order. One thing overrides this: a job that can start at
-once goes before one that first needs a swap of models, since a swap takes a minute. Nobody is passed over in
-this way more than MAX_PASSES times.
+clients take turns, within a client's turns its users do, and each user's jobs keep their order. One thing
+overrides this: a job that can start at once goes before one that first needs a swap of models, since a swap
+takes a minute. Nobody is passed over in this way more than MAX_PASSES times.
 """
 
 from __future__ import annotations
