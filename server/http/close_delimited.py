@@ -1,4 +1,4 @@
-"""Answers for clients of HTTP/1.0, which know no chunks: a body of unknown length ends with the connection."""
+"""Answers for clients of HTTP/1.0, which know no chunks: the end of the connection ends the body."""
 
 from __future__ import annotations
 

@@ -130,8 +130,9 @@ class LimitedConnection(HttpToolsProtocol):
             self.transport.write(_PROBE)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        old = cycle.scope["http_version"] == "1.0"
-        super()._start_asgi_task(cycle, close_delimited(cycle, app) if old else app)
+        if cycle.scope["http_version"] == "1.0":
+            app = close_delimited(cycle, app)
+        super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         self._bodyless_bytes = 0
