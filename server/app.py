@@ -14,8 +14,10 @@ from server.api.chat.schema import ChatRequest
 from server.api.openapi import install_openapi
 from server.api.state import AppState
 from server.generation.service import GenerationService
+from server.http.body_budget import LARGEST_BODIES, BodyBudget
 from server.http.context import RequestContext
 from server.http.errors import install_error_handlers
+from server.http.head import HeadAsGet
 from server.http.keys import Gate, load_keys
 from server.registry import Registry
 from server.scheduling import Dispatcher
@@ -67,6 +69,8 @@ def create_app(settings: Settings, registry: Registry, *, dispatcher: Dispatcher
     )
     install_error_handlers(app)
     # The last one added is the outermost.
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(BodyBudget, size_bytes=LARGEST_BODIES * app.state.rkserve.max_body_bytes)
     app.add_middleware(Gate, keys=keys)
     if settings.cors_origins:
         app.add_middleware(

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 
 from server.api.openapi import ERRORS
 from server.api.state import AppState, state_of
+from server.errors import without_folders
 from server.registry import Entry
 from server.registry.blocks import HubSource
 
@@ -53,7 +54,7 @@ def _model(state: AppState, entry: Entry) -> dict[str, Any]:
         "runtime": runtime,
         "details": info.details if info is not None else {},
         "license": entry.license.id,
-        "warnings": warnings,
+        "warnings": [without_folders(warning) for warning in warnings],
     }
 
 

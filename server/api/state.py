@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 
 from fastapi import Request
 
@@ -22,6 +23,7 @@ class AppState:
     dispatcher: Dispatcher
     runtimes: Runtimes
     generations: GenerationService
+    parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # whose turn it is to parse a large body
 
     @property
     def max_body_bytes(self) -> int:

@@ -22,7 +22,7 @@ def choice_params(request: GenerationRequest, entry: Entry, prompt: list[Span]) 
             max_tokens=None if request.max_tokens is None else min(request.max_tokens, MOST_TOKENS),
             stop=list(request.stop),
             logprobs=request.logprobs,
-            owner=request.client,
+            owner=request.owner,
         )
         for index in range(request.n)
     )

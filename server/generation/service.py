@@ -106,7 +106,8 @@ class GenerationService:
         return min([entry.context_length, *(info.context_length for info in loaded if info is not None)])
 
     def _job(self, entry: Entry, request: GenerationRequest, prompt: list[Span]) -> Job:
-        return Job(entry=entry, client=request.client, params=choice_params(request, entry, prompt))
+        params = choice_params(request, entry, prompt)
+        return Job(entry=entry, client=request.client, user=request.user, params=params)
 
     async def _shorter_job(self, entry: Entry, request: GenerationRequest) -> Job | None:
         """Return the job without its oldest turns; None if that does not help or the model is not loaded.

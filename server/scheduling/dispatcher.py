@@ -184,7 +184,7 @@ class Dispatcher:
                 raise self._pool.refusal(entry)
         run = Run(job, self._leave)
         try:
-            self._queue.push(run, job.client, self._lane(entry), bounded=bounded)
+            self._queue.push(run, job.client, self._lane(entry), user=job.user, bounded=bounded)
         except QueueFull as full:
             retry_after_s = self._retry_after_s()
             whose = "you have" if full.of_client else "there are"

@@ -23,12 +23,13 @@ from server.registry import Entry
 class Job:
     """What is asked of a model: an answer for each of `params`, made one after another under one turn.
 
-    client: whom the queue counts it for.
+    client: whom the queue counts it for. user: whom among those behind it, "" for nobody in particular.
     """
 
     entry: Entry
     client: str
     params: tuple[GenerateParams, ...]
+    user: str = ""
 
 
 @dataclass(frozen=True)
