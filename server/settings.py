@@ -179,9 +179,16 @@ class Settings(BaseSettings):
         """Whether a keys file was named: then nobody gets in without a key, even while it holds none."""
         return "api_keys_file" in self.model_fields_set
 
+    def given(self, setting: str) -> str | None:
+        """Return a setting as whoever set it wrote it: `--port 80`, or RKSERVE_PORT=80 and where it stands.
+
+        None for one that nobody set, or not by way of `load_settings`.
+        """
+        return self._origins.get(setting)
+
     def origin(self, setting: str) -> str:
-        """Return a setting as whoever set it wrote it: `--port 80`, or RKSERVE_PORT=80 and where it stands."""
-        return self._origins.get(setting) or f"{variable_name(setting)}={getattr(self, setting)}"
+        """Return a setting as it was given, else as a variable with its value."""
+        return self.given(setting) or f"{variable_name(setting)}={getattr(self, setting)}"
 
 
 def variable_name(setting: str) -> str:

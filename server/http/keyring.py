@@ -60,7 +60,7 @@ class KeyRing:
         return found
 
     def _refresh(self) -> None:
-        """Read the file again if it is not the one read last, and say so once. Its bad lines let nobody in."""
+        """Read the file again if it is not the one read last, and say so once. Bad lines let nobody in."""
         if _state(self.path) == self._content.state:
             return
         self._content = content = _read(self.path)

@@ -17,31 +17,39 @@ _log = logging.getLogger(__name__)
 
 
 def load_keys(settings: Settings) -> KeyRing | None:
-    """Return the keys, None where there can be none. Raises SettingsError where the server must not be open.
+    """Return the keys, None where there can be none; warn of a server that is open, or that is closed to all.
 
-    A file that was named asks for keys from the start, the user's own file from its first key on.
+    A file that was named asks for keys from the start, the user's own file from its first key on. Raises
+    SettingsError where the server must not be open.
     """
+    keys = check_keys(settings)
+    if keys is not None and keys.asked_for:
+        if keys.empty:
+            _log.warning(
+                "%s holds no key: nobody gets in until `%s` makes one", keys.path, _key_add(settings)
+            )
+    elif settings.reachable:
+        _log.warning("everyone who can reach %s:%d may use this server", settings.host, settings.port)
+    return keys
+
+
+def check_keys(settings: Settings) -> KeyRing | None:
+    """Return the keys, None where there can be none. Raises SettingsError if the server must not be open."""
     if settings.api_keys_file is None:
         keys = None
     else:
         keys = KeyRing(settings.api_keys_file, open_until_first=not settings.keys_wanted)
-    if keys is not None and not keys.empty:
-        return keys
-    if settings.reachable and not settings.open_lan:
+    if (keys is None or keys.empty) and settings.reachable and not settings.open_lan:
         raise SettingsError([_refusal(settings, keys)])
-    if keys is not None and keys.asked_for:
-        _log.warning("%s holds no key: nobody gets in until `%s` makes one", keys.path, _key_add(settings))
-    elif settings.reachable:
-        _log.warning("everyone who can reach %s:%d may use this server", settings.host, settings.port)
     return keys
 
 
 def _refusal(settings: Settings, keys: KeyRing | None) -> str:
     where = "" if keys is None else f" ({keys.path} holds none)"
     return (
-        f"{settings.origin('host')}: other machines could use this server, and there is no API key yet{where}. "
-        f"Make one with `{_key_add(settings)}`, then start again; or let everyone in with --open-lan "
-        "(RKSERVE_OPEN_LAN=on)"
+        f"{settings.origin('host')}: other machines could use this server without a key, and there is none "
+        f"yet{where}. Make one with `{_key_add(settings)}`, then start again; or let everyone in with "
+        "--open-lan (RKSERVE_OPEN_LAN=on)"
     )
 
 
@@ -78,7 +86,7 @@ class Gate:
 def _known(keys: KeyRing, key: str | None) -> str:
     if keys.empty:
         raise InvalidApiKey(
-            "this server asks for an API key and has none yet: `rkserve key add NAME` on its machine makes one"
+            "this server asks for an API key and has none yet; `rkserve key add NAME` on it makes one"
         )
     if key is None:
         raise InvalidApiKey("this server asks for an API key: send the header Authorization: Bearer KEY")

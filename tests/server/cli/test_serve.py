@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -25,16 +26,33 @@ def test_there_is_a_flag_for_every_setting() -> None:
     ("arguments", "message"),
     [
         (["--host", "0.0.0.0"], "other machines could use this server without a key"),
-        (["--preload", "smollm2-135"], 'RKSERVE_PRELOAD=smollm2-135: There is no model "smollm2-135". Did'),
-        (["--default-model", "gpt-4"], 'RKSERVE_DEFAULT_MODEL=gpt-4: There is no model "gpt-4".'),
-        (["--api-keys-file", "none"], "cannot be read"),
+        (["--preload", "smollm2-135"], '--preload smollm2-135: There is no model "smollm2-135". Did'),
+        (["--default-model", "gpt-4"], '--default-model gpt-4: There is no model "gpt-4".'),
+        (["--host", "0.0.0.0", "--api-keys-file", "none"], "--host 0.0.0.0: other machines could"),
+        (["--host", "192.0.2.77", "--open-lan"], "--host 192.0.2.77 --port 0: cannot listen there"),
+        (["--api-keys-file", "own.yaml"], "own.yaml: line 1 is not name:sha256-hex"),
     ],
 )
 def test_what_it_refuses_to_start_with(arguments: list[str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("version: 1\n")
     done = rkserve("serve", "--port", "0", *arguments, home=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_setting_of_the_environment_is_named_as_a_variable(tmp_path: Path) -> None:
+    done = rkserve("serve", home=tmp_path, RKSERVE_PRELOAD="x1")
+    assert done.stderr.startswith('rkserve: RKSERVE_PRELOAD=x1: There is no model "x1".')
+
+
+def test_a_port_in_use_is_told_before_anything_is_fetched(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = rkserve("serve", "--demo", "--port", str(port), "--sysroot", str(tmp_path), home=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"rkserve: --port {port}: cannot listen there (Address already in use)")
+    assert not models_dir(tmp_path).exists()
 
 
 def test_a_port_in_use_is_told_in_a_line(tmp_path: Path) -> None:
