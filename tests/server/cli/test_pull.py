@@ -122,7 +122,7 @@ def test_a_file_that_is_not_what_was_expected_leaves_nothing(
 
 @contextmanager
 def stalling_index() -> Iterator[tuple[str, threading.Event]]:
-    """A package index that never comes to the end of a wheel; yields its URL and when a wheel is asked for."""
+    """A package index that never ends sending a wheel; yields its URL, and when one is asked for."""
     asked, end = threading.Event(), threading.Event()
     name = "rkserve_test_model-1.0-py3-none-any.whl"
 
