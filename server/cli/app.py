@@ -10,7 +10,7 @@ from typing import Annotated, cast
 
 import typer
 
-from server.cli import chat, convert, key, models, pull, serve
+from server.cli import chat, convert, key, models, pull, serve, where
 from server.cli.console import CommandError, say
 from server.cli.ending import INTERRUPTED, Signals, open_standard_streams, output_ended
 
@@ -34,6 +34,7 @@ app.command("pull", epilog=pull.EXAMPLES)(pull.pull)
 app.command("chat", epilog=chat.EXAMPLES)(chat.chat)
 app.add_typer(convert.app, name="convert")
 app.add_typer(key.app, name="key")
+app.command("where", epilog=where.EXAMPLES)(where.where)
 
 
 def _version(wanted: bool) -> None:
@@ -93,5 +94,5 @@ def _usage(error: typer.BadParameter) -> int:
     command = error.ctx.command_path if error.ctx is not None else "rkserve"
     message = error.format_message().strip().rstrip(".")
     if message:
-        say(f"{message}. See {command} --help", command)
+        say(f"{message}{'' if message.endswith('?') else '.'} See {command} --help", command)
     return 2

@@ -14,7 +14,7 @@ import pytest
 from tests.server.cli.command import COMMAND, ROOT, environment, rkserve
 from tests.server.cli.openai_server import Script, openai_server
 
-COMMANDS = ("serve", "models", "pull", "chat", "convert", "key")
+COMMANDS = ("serve", "models", "pull", "chat", "where", "convert", "key")
 HEAVY = ("pydantic", "fastapi", "uvicorn", "yaml", "httpx2", "msgspec", "convert", "numpy", "huggingface_hub")
 
 
@@ -50,6 +50,7 @@ def test_every_command_has_help(command: str, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ("fly", "rkserve: No such command 'fly'. See rkserve --help\n"),
+        ("modles", "rkserve: No such command 'modles'. Did you mean 'models'? See rkserve --help\n"),
         ("models --jsn", "rkserve models: No such option: --jsn"),
         ("pull", "rkserve pull: Missing argument 'ID'. See rkserve pull --help\n"),
         ("serve --port", "rkserve: Option '--port' requires an argument. See rkserve --help\n"),

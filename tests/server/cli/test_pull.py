@@ -57,10 +57,11 @@ def test_models_of_the_hub_are_put_in_place_by_hand(model: str, parts: list[str]
         assert part.format(models=models_dir(tmp_path)) in done.stderr
 
 
-def test_an_unknown_model_is_told_near_ones(tmp_path: Path) -> None:
-    done = rkserve("pull", "smollm2", home=tmp_path)
+@pytest.mark.parametrize("name", ["smollm2", "SMOLLM2-135M", "smollm2-135m-instruct", "smolm", "smollm-135"])
+def test_an_unknown_model_is_told_near_ones(name: str, tmp_path: Path) -> None:
+    done = rkserve("pull", name, home=tmp_path)
     assert done.returncode == 1
-    assert 'There is no model "smollm2". Did you mean smollm2-135m?' in done.stderr
+    assert f'There is no model "{name}". Did you mean smollm2-135m?' in done.stderr
 
 
 def test_an_installed_model_is_not_pulled_again(tmp_path: Path) -> None:
