@@ -21,6 +21,7 @@ from fastapi import FastAPI
 
 from server.addresses import network_urls, url_of
 from server.app import create_app
+from server.hangup import watch_terminal
 from server.http.connection import LimitedConnection
 from server.http.keys import check_keys
 from server.logs import configure_logging
@@ -136,9 +137,11 @@ class GracefulServer(uvicorn.Server):
         handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         for number in handled:
             loop.add_signal_handler(number, self._on_signal, number)
+        terminal = watch_terminal(loop, lambda: self._on_signal(signal.SIGHUP))
         try:
             yield
         finally:
+            terminal.close()
             for number in handled:
                 loop.remove_signal_handler(number)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import pty
 import signal
 import socket
 import subprocess
@@ -10,12 +12,20 @@ import sys
 from pathlib import Path
 
 import httpx2
+import psutil
 import pytest
 
 from server.cli.serve import serve
 from server.settings import Settings
 from tests.server.cli.command import COMMAND, ROOT, environment, models_dir, rkserve
 from tests.serving import free_port, running_server
+
+# Leads a session as make does: it outlives SIGHUP itself and waits for its child.
+LEADER = """
+import signal, subprocess, sys
+signal.signal(signal.SIGHUP, lambda number, frame: None)
+sys.exit(subprocess.call(sys.argv[1:]))
+"""
 
 
 def test_there_is_a_flag_for_every_setting() -> None:
@@ -117,6 +127,32 @@ def test_the_demo_model_is_the_default_where_it_is_the_only_one(tmp_path: Path, 
         )
     assert answer.status_code == 200, answer.text
     assert answer.json()["model"] == "smollm2-135m"
+
+
+def test_a_closed_terminal_ends_a_server_whose_session_make_or_a_script_leads(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    leader = subprocess.Popen(
+        [sys.executable, "-c", LEADER, *COMMAND, "serve", "--port", "0"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+    )
+    os.close(theirs)
+    try:
+        shown = b""
+        while b"is ready at" not in shown:
+            shown += os.read(ours, 4096)
+        (server,) = psutil.Process(leader.pid).children()
+        os.close(ours)
+        assert leader.wait(60) == 0  # it waits for the server
+        assert not server.is_running()
+    finally:
+        leader.kill()
+        leader.wait()
 
 
 def test_python_finds_the_console_entry() -> None:
