@@ -17,7 +17,7 @@ from contextlib import ExitStack
 def watch_terminal(loop: asyncio.AbstractEventLoop, closed: Callable[[], None]) -> ExitStack:
     """Call `closed` once when the terminal is gone, if nobody else will say so. Close the result to stop.
 
-    Not for a job of a shell, which may be meant to outlive its terminal (disown), nor where SIGHUP is ignored.
+    Not for a job of a shell, which may be meant to outlive its terminal, nor where SIGHUP is ignored.
     """
     watching = ExitStack()
     terminal = next((fd for fd in (0, 1, 2) if os.isatty(fd)), None)
