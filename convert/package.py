@@ -20,6 +20,7 @@ from backends.files import sha256_of
 from convert.errors import ConvertError
 from convert.llama import Progress
 from convert.pip_settings import uv_settings
+from convert.tied import tied
 
 _LINES_SHOWN = 6
 _REPORT_EVERY_S = 0.25
@@ -73,7 +74,7 @@ def _install(package: str, version: str, target: Path, cache: Path, progress: Pr
     with tempfile.TemporaryFile() as output:
         # In the target folder, so that a project the user happens to stand in has no say.
         process = subprocess.Popen(
-            [*command, f"{package}=={version}"],
+            tied([*command, f"{package}=={version}"]),
             cwd=target,
             env=environment,
             stdin=subprocess.DEVNULL,

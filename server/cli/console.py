@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 from rich.console import Console
 
@@ -21,6 +22,7 @@ def results() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=10_000)
 
 
-def say(message: str) -> None:
+def say(message: str, command: str = "rkserve") -> None:
     """Print a line about what is going on, on standard error; never wrapped, so that scripts can read it."""
-    print(f"rkserve: {message}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # a closed terminal is no reason to leave work undone
+        print(f"{command}: {message}", file=sys.stderr, flush=True)

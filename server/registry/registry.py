@@ -34,9 +34,12 @@ class Registry:
         return [entry for entry in self.entries.values() if entry.installed(models_dir)]
 
     def _unknown(self, name: str) -> str:
-        near = difflib.get_close_matches(name, list(self._by_name), n=3, cutoff=0.6)
-        near = near or [known for known in self._by_name if name and known.startswith(name)][:3]
-        ids = dict.fromkeys(self._by_name[known].id for known in near)
+        wanted = name.lower()
+        known = {spelt.lower(): entry.id for spelt, entry in self._by_name.items()}
+        near = difflib.get_close_matches(wanted, list(known), n=3, cutoff=0.6)
+        near = near or [one for one in known if wanted and (one.startswith(wanted) or wanted.startswith(one))]
+        near = near or difflib.get_close_matches(wanted, list(known), n=1, cutoff=0.5)
+        ids = dict.fromkeys(known[one] for one in near[:3])
         hint = f" Did you mean {' or '.join(ids)}?" if ids else ""
         there = ", ".join(entry.id for entry in self.installed()) or "none"
         return f'There is no model "{name[:200]}".{hint} Installed: {there}.'

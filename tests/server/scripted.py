@@ -13,11 +13,12 @@ import uvicorn
 
 from backends.base import FinishReason, ModelInfo, Span, TokenLogprob, Usage
 from backends.protocol import Delta, Finished, Loading, Prefill
+from server.addresses import url_of
 from server.app import create_app
 from server.errors import ApiError
 from server.registry import Entry, Registry
 from server.scheduling import Dispatcher, Job, ModelStatus, Queued, Run
-from server.serving import GracefulServer, listen, server_config, url_of
+from server.serving import GracefulServer, listen, server_config
 from server.settings import Settings
 
 Script = Callable[[Run], Awaitable[None]]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +16,8 @@ import httpx2
 import psutil
 import pytest
 
-from server.serving import listen, url_of
+from server.addresses import network_urls, reachable, url_of
+from server.serving import listen
 from server.settings import SettingsError
 from tests.server.http.raw import RawConnection, connected, post
 from tests.serving import clean_environment
@@ -189,3 +191,44 @@ def test_the_url_is_one_to_open() -> None:
         (listening,) = listen(host, 0)
         assert url_of(listening).startswith(shown)
         listening.close()
+
+
+def test_the_addresses_for_other_machines_are_those_they_can_use() -> None:
+    found = reachable(
+        {
+            "lo": [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")],
+            "eth0": [
+                (socket.AF_INET, "192.168.1.5"),
+                (socket.AF_INET6, "fd00::2"),
+                (17, "02:fc:00:00:00:01"),
+            ],
+            "wlan0": [(socket.AF_INET6, "fe80::fc:ff:fe00:1%wlan0"), (socket.AF_INET, "169.254.3.4")],
+            "docker0": [(socket.AF_INET, "172.17.0.1")],
+            "br-12ab": [(socket.AF_INET, "172.18.0.1")],
+        }
+    )
+    assert [str(address) for address in found] == ["192.168.1.5", "fd00::2"]
+
+
+def test_a_server_of_all_addresses_names_them_and_one_of_the_loopback_none() -> None:
+    """What the kernel says this machine sends from is among them; IPv4 comes first."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("198.51.100.1", 9))  # sends nothing
+            own = probe.getsockname()[0]
+        except OSError:
+            own = None
+    for host in ("0.0.0.0", "::", "127.0.0.1", "::1"):
+        try:
+            sockets = listen(host, 0)
+        except SettingsError:
+            continue  # no IPv6 here
+        port = sockets[0].getsockname()[1]
+        urls = network_urls(sockets)
+        for listening in sockets:
+            listening.close()
+        if host in ("127.0.0.1", "::1"):
+            assert urls == []
+        elif own is not None and (host == "0.0.0.0" or socket.has_dualstack_ipv6()):
+            assert f"http://{own}:{port}" in urls
+            assert urls == sorted(urls, key=lambda url: "[" in url)
