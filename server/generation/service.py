@@ -102,8 +102,8 @@ class GenerationService:
 
     def _context_length(self, entry: Entry) -> int:
         """Return the context there is: the entry's, or the loaded model's if that is less."""
-        loaded = [status.info for status in self._dispatcher.status() if status.id == entry.id]
-        return min([entry.context_length, *(info.context_length for info in loaded if info is not None)])
+        info = self._dispatcher.status_of(entry).info
+        return entry.context_length if info is None else min(entry.context_length, info.context_length)
 
     def _job(self, entry: Entry, request: GenerationRequest, prompt: list[Span]) -> Job:
         return Job(entry=entry, client=request.client, params=choice_params(request, entry, prompt))
