@@ -15,8 +15,9 @@ from functools import partial
 
 from backends.base import Span
 from backends.protocol import Loading
-from server.errors import BackendFailure, ModelNotInstalled, ServerBusy
+from server.errors import BackendFailure, ServerBusy
 from server.registry import Entry, Registry
+from server.registry.installing import not_installed
 from server.scheduling.conductor import Conductor
 from server.scheduling.fair_queue import FairQueue, QueueFull
 from server.scheduling.npu_lock import NpuLock, default_lock_path
@@ -170,10 +171,7 @@ class Dispatcher:
         entry = job.entry
         if self._pool.get(entry) is None:
             if not entry.installed(self._settings.models_dir):
-                raise ModelNotInstalled(
-                    f"{entry.id} is known but not installed. Install it with: rkserve pull {entry.id}",
-                    param="model",
-                )
+                raise not_installed(entry)
             self._pool.check_runtime(entry)
             if self._pool.room(entry) is Room.NEVER:
                 raise self._pool.refusal(entry)

@@ -53,7 +53,7 @@ async def test_models_that_are_not_there(served: Served) -> None:
     absent = await served.client.get("/v1/models/absent")
     assert absent.status_code == 404
     assert absent.json()["error"]["code"] == "model_not_installed"
-    assert "rkserve pull absent" in absent.json()["error"]["message"]
+    assert "put its files at RKSERVE_MODELS_DIR/absent/folder" in absent.json()["error"]["message"]
 
 
 async def test_health_and_readiness(served: Served) -> None:
