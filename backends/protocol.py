@@ -93,6 +93,12 @@ class LoadFailed(_Message, frozen=True):
     message: str
 
 
+class Begun(_Message, frozen=True):
+    """The engine is given a request now: from here on a worker that dies may have died of it."""
+
+    request_id: int
+
+
 class Prefill(_Message, frozen=True):
     """How many of the prompt tokens to be computed have been."""
 
@@ -145,7 +151,9 @@ class Heartbeat(_Message, frozen=True):
 
 
 ToWorker = Load | Generate | Cancel | Count | Unload
-FromWorker = Loading | Ready | LoadFailed | Prefill | Delta | Warned | Finished | Failed | Counted | Heartbeat
+FromWorker = (
+    Loading | Ready | LoadFailed | Begun | Prefill | Delta | Warned | Finished | Failed | Counted | Heartbeat
+)
 
 _encoder = msgspec.msgpack.Encoder()
 

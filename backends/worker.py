@@ -35,6 +35,7 @@ from backends.base import (
 )
 from backends.lifeline import line_buffer_c_stdout, tie_to_server
 from backends.protocol import (
+    Begun,
     Cancel,
     Count,
     Counted,
@@ -198,6 +199,7 @@ class Worker:
                 )
                 answer = Finished(request_id, "cancelled", nothing)
             else:
+                self._outbox.send(Begun(request_id))
                 answer = Finished(request_id, *backend.generate(job.params, sink, cancelled))
         except BackendError as error:
             answer = Failed(request_id, error.code, error.message, error.param)

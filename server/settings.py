@@ -20,12 +20,12 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from backends.discovery import SYSTEM_DIRS
 from server.envfile import EnvFileError, read_env_file
+from server.names import MODEL_NAME, MODEL_NAME_RULE
 
 PREFIX = "RKSERVE_"
 SERVICE_ENV_FILE = Path("/etc/rkserve/rkserve.env")
 API_KEY_VARIABLE = "RKSERVE_API_KEY"  # a client's key, for `rkserve chat`: no setting of the server
 
-_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*")
 _ORIGIN = re.compile(r"\*|https?://[^/\s]+")
 
@@ -87,8 +87,8 @@ def _host(value: str) -> str:
 
 
 def _model_name(value: str) -> str:
-    if not _MODEL_NAME.fullmatch(value):
-        raise ValueError("must be model ids: letters, digits, '.', '_', ':' and '-'")
+    if not MODEL_NAME.fullmatch(value):
+        raise ValueError(f"must be ids or aliases of models: {MODEL_NAME_RULE}")
     return value
 
 

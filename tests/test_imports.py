@@ -77,6 +77,17 @@ def test_the_server_imports_no_engine_library() -> None:
     assert not wrong
 
 
+def test_the_registry_knows_nothing_of_those_who_use_it() -> None:
+    users = ("server.templates", "server.workers", "server.scheduling", "server.generation", "server.http")
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in modules("server/registry")
+        for line, name in imports(path)
+        if any(within(name, user) for user in users)
+    ]
+    assert not wrong
+
+
 def test_tests_and_benches_are_imported_by_no_package() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {name}"

@@ -31,9 +31,9 @@ async def get_model(name: str, request: Request) -> dict[str, Any]:
 
 
 def _model(state: AppState, entry: Entry) -> dict[str, Any]:
-    status = next((status for status in state.dispatcher.status() if status.id == entry.id), None)
-    info = status.info if status is not None else None
-    warnings = list(status.warnings) if status is not None else []
+    status = state.dispatcher.status_of(entry)
+    info = status.info
+    warnings = list(status.warnings)
     if info is None:
         runtime, problem = state.runtimes.describe(entry)
         runtime = runtime or entry.runtime
@@ -50,7 +50,7 @@ def _model(state: AppState, entry: Entry) -> dict[str, Any]:
         "max_tokens": entry.max_tokens,
         "capabilities": list(entry.capabilities),
         "backend": entry.backend,
-        "loaded": status is not None and status.loaded,
+        "loaded": status.loaded,
         "runtime": runtime,
         "details": info.details if info is not None else {},
         "license": entry.license.id,

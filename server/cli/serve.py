@@ -115,10 +115,11 @@ def _check_names(settings: Settings, registry: Registry) -> None:
 def _with_demo(settings: Settings, registry: Registry) -> Settings:
     """Pull the demo model where nothing is installed and no NPU is; make it the default if it is alone."""
     from server.cli.pull import pull_entry
+    from server.workers.npu import npu_present
 
     demo = entry_for(registry, DEMO_MODEL)
     if not registry.installed():
-        if _has_npu(settings):
+        if npu_present(settings.sysroot):
             return settings
         pull_entry(demo, settings)
     if [entry.id for entry in registry.installed()] != [demo.id]:
@@ -129,8 +130,3 @@ def _with_demo(settings: Settings, registry: Registry) -> Settings:
             "preload": settings.preload or (demo.id,),
         }
     )
-
-
-def _has_npu(settings: Settings) -> bool:
-    """Return whether the kernel has a driver for Rockchip's NPU."""
-    return any((settings.sysroot / path).exists() for path in ("sys/module/rknpu", "dev/rknpu"))

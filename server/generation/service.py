@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 
 from backends.base import Span
-from server.errors import ContextLengthExceeded, InvalidRequest, ModelNotInstalled
+from server.errors import ContextLengthExceeded, InvalidRequest
 from server.generation.capabilities import check_capabilities
 from server.generation.generation import Generation
 from server.generation.overflow import Messages, without_oldest
@@ -14,6 +14,7 @@ from server.generation.params import choice_params
 from server.generation.request import GenerationRequest
 from server.generation.thinking import begun_mark
 from server.registry import Entry, Registry
+from server.registry.installing import not_installed
 from server.scheduling import Dispatcher, Job
 from server.settings import Settings
 from server.templates import Templates
@@ -42,10 +43,7 @@ class GenerationService:
         """Return the installed entry of an id or alias. Raises ModelNotFound and ModelNotInstalled."""
         entry = self._registry.resolve(name)
         if not entry.installed(self._models_dir):
-            raise ModelNotInstalled(
-                f"The model {entry.id} is known but not installed. Install it with: rkserve pull {entry.id}",
-                "model",
-            )
+            raise not_installed(entry)
         return entry
 
     def chosen(self, name: str | None) -> Entry:
@@ -102,8 +100,8 @@ class GenerationService:
 
     def _context_length(self, entry: Entry) -> int:
         """Return the context there is: the entry's, or the loaded model's if that is less."""
-        loaded = [status.info for status in self._dispatcher.status() if status.id == entry.id]
-        return min([entry.context_length, *(info.context_length for info in loaded if info is not None)])
+        info = self._dispatcher.status_of(entry).info
+        return entry.context_length if info is None else min(entry.context_length, info.context_length)
 
     def _job(self, entry: Entry, request: GenerationRequest, prompt: list[Span]) -> Job:
         params = choice_params(request, entry, prompt)

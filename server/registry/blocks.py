@@ -24,15 +24,13 @@ from pydantic import (
 )
 
 from backends.base import CoreMask, HybridExecutor, HybridOptions, KvDtype
+from server.names import MODEL_ID, MODEL_ID_RULE, MODEL_NAME, MODEL_NAME_RULE
+from server.registry.template_names import BUILTIN_TEMPLATES, MODEL_TEMPLATE
 
-ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,255}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _URL = re.compile(r"https?://[^\s/]+/\S+")
-
-MODEL_TEMPLATE = "model"
 
 # Tags of unions; they turn up in pydantic's locations and are taken out of them by `problems`.
 UNION_TAGS = frozenset({"a repo", "a package", "a url", "a path"})
@@ -72,9 +70,6 @@ def relative_or_absolute(value: str) -> str:
 
 
 def _template(value: str) -> str:
-    # Imported here: the templates know registry entries; at the top the two packages would need each other.
-    from server.templates import BUILTIN_TEMPLATES
-
     if value in BUILTIN_TEMPLATES or value == MODEL_TEMPLATE:
         return value
     if value.endswith(".jinja"):
@@ -101,8 +96,8 @@ def _eos_token(value: object) -> object:
     return _whole_characters(value) if isinstance(value, str) else value
 
 
-ModelId = Annotated[str, _pattern(ID, "an id: letters, digits, '.', '_' and '-', no slash")]
-Alias = Annotated[str, _pattern(NAME, "a name: letters, digits, '.', '_', ':', '/' and '-'")]
+ModelId = Annotated[str, _pattern(MODEL_ID, f"an id: {MODEL_ID_RULE}")]
+Alias = Annotated[str, _pattern(MODEL_NAME, f"a name: {MODEL_NAME_RULE}")]
 RelPath = Annotated[str, AfterValidator(relative_or_absolute)]
 Sha256 = Annotated[
     str,
@@ -139,8 +134,8 @@ class HubSource(Block):
 class PackageSource(Block):
     """A file inside a wheel of the package index."""
 
-    package: Annotated[str, _pattern(ID, "a package's name")]
-    version: Annotated[str, _pattern(ID, 'an exact version, such as "0.1.2"')]
+    package: Annotated[str, _pattern(MODEL_ID, "a package's name")]
+    version: Annotated[str, _pattern(MODEL_ID, 'an exact version, such as "0.1.2"')]
     file: RelPath
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from server.registry.blocks import ID
+from server.names import MODEL_ID, MODEL_ID_RULE
 from server.registry.document import Document, DocumentError, read_document
 from server.registry.document import Path as KeyPath
 from server.registry.entry import Entry
@@ -78,8 +78,8 @@ def _read_file(file: Path, problems: list[Problem], ids: set[str]) -> Iterator[_
     for entry_id, keys in _models(document, file, problems).items():
         ids.add(entry_id)
         path = ("models", entry_id)
-        if not ID.fullmatch(entry_id):
-            message = "must be an id: letters, digits, '.', '_' and '-', no slash"
+        if not MODEL_ID.fullmatch(entry_id):
+            message = f"must be an id: {MODEL_ID_RULE}"
             problems.append(Problem(file, document.line(path), ".".join(path), message))
         elif not isinstance(keys, dict):
             problems.append(Problem(file, document.line(path), ".".join(path), "must be a block of keys"))

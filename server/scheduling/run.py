@@ -56,6 +56,7 @@ class Run:
         self._events: deque[tuple[int, Event]] = deque()
         self._error: ApiError | None = None
         self._complete = False
+        self._answers = 0
         self._left = False
         self._position: int | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -64,6 +65,11 @@ class Run:
     def left(self) -> bool:
         """Whether nobody waits for the answer any more."""
         return self._left
+
+    @property
+    def answers(self) -> int:
+        """How many of the answers are finished."""
+        return self._answers
 
     @property
     def ended(self) -> bool:
@@ -111,7 +117,8 @@ class Run:
             return
         if type(event) is not Delta:
             if isinstance(event, Finished):
-                self._complete = index == len(self.job.params) - 1
+                self._answers = index + 1
+                self._complete = self._answers == len(self.job.params)
             elif self._events and isinstance(self._events[-1][1], Status):
                 self._events.pop()
         self._events.append((index, event))

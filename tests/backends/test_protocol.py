@@ -23,6 +23,7 @@ from backends.base import (
     Usage,
 )
 from backends.protocol import (
+    Begun,
     Cancel,
     Count,
     Counted,
@@ -77,6 +78,7 @@ FROM_WORKER: Sequence[FromWorker] = [
     Loading(0.5, "segments"),
     Ready(ModelInfo(runtime="r 1", context_length=1, vocab_size=2, memory_mb=3, warnings=["w"])),
     LoadFailed("model_corrupt", "damaged"),
+    Begun(1),
     Prefill(1, 32, 64),
     Delta(1, "hello", 2, LOGPROBS),
     Warned("something is wrong"),

@@ -18,6 +18,7 @@ import pytest
 from backends.base import GenerateParams, Sampling, Span
 from backends.lifeline import ORPHANED
 from backends.protocol import (
+    Begun,
     Cancel,
     Count,
     Counted,
@@ -64,14 +65,15 @@ class Worker:
     def send(self, *messages: ToWorker) -> None:
         self.sock.sendall(b"".join(encode_frame(message) for message in messages))
 
-    def receive(self, *, heartbeats: bool = False) -> FromWorker:
+    def receive(self, *, heartbeats: bool = False, begun: bool = False) -> FromWorker:
         while True:
             while not self._received:
                 data = self.sock.recv(65536)
                 assert data, "the worker closed its socket"
                 self._received += self._decoder.feed(data)
             message = self._received.pop(0)
-            if heartbeats or not isinstance(message, Heartbeat):
+            unasked = [Begun] * (not begun) + [Heartbeat] * (not heartbeats)
+            if type(message) not in unasked:
                 return message
 
     def load(self, path: Path, heartbeat_s: float = 10.0) -> None:

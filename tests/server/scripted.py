@@ -88,7 +88,7 @@ class ScriptedDispatcher(Dispatcher):
         """Forget what happened and what a test has set."""
         self.script: Script = says("Hello", " world")
         self.refusal: ApiError | None = None
-        self.is_ready = True
+        self.not_ready: dict[str, str | None] = {}
         self.tokens: int | None = None
         self.statuses: list[ModelStatus] = []
         self.counted: list[list[Span]] = []
@@ -116,12 +116,11 @@ class ScriptedDispatcher(Dispatcher):
         self.counted.append(list(prompt))
         return self.tokens
 
-    @property
-    def ready(self) -> bool:
-        return self.is_ready
+    def unready(self) -> dict[str, str | None]:
+        return self.not_ready
 
-    def status(self) -> list[ModelStatus]:
-        return self.statuses
+    def status_of(self, entry: Entry) -> ModelStatus:
+        return next((status for status in self.statuses if status.id == entry.id), ModelStatus(id=entry.id))
 
     async def run_left(self) -> None:
         """Wait until somebody has left a run."""
@@ -135,20 +134,12 @@ class ScriptedDispatcher(Dispatcher):
         self.left.release()
 
 
-def loaded(model: str, **changes: Any) -> ModelStatus:
+def loaded(model: str, warnings: Sequence[str] = (), **changes: Any) -> ModelStatus:
     """Return the status of a model that is loaded."""
-    info = ModelInfo(runtime=RUNTIME, context_length=512, vocab_size=100, memory_mb=100)
-    known: dict[str, Any] = {
-        "id": model,
-        "pinned": False,
-        "loaded": True,
-        "loading": False,
-        "running": False,
-        "waiting": 0,
-        "info": info,
-        "warnings": (),
-        "error": None,
-    }
+    info = ModelInfo(
+        runtime=RUNTIME, context_length=512, vocab_size=100, memory_mb=100, warnings=list(warnings)
+    )
+    known: dict[str, Any] = {"id": model, "info": info}
     return ModelStatus(**(known | changes))
 
 

@@ -130,8 +130,16 @@ def test_good_values(
         ("REPEAT_GUARD", "x", "must be on or off"),
         ("LOG_FORMAT", "xml", "must be 'text' or 'json'"),
         ("LOG_LEVEL", "loud", "must be 'debug', 'info', 'warning' or 'error'"),
-        ("PRELOAD", "a,../b", "must be model ids: letters, digits, '.', '_', ':' and '-'"),
-        ("DEFAULT_MODEL", "a b", "must be model ids: letters, digits, '.', '_', ':' and '-'"),
+        (
+            "PRELOAD",
+            "a,../b",
+            "must be ids or aliases of models: letters, digits, '.', '_', ':', '/' and '-'",
+        ),
+        (
+            "DEFAULT_MODEL",
+            "a b",
+            "must be ids or aliases of models: letters, digits, '.', '_', ':', '/' and '-'",
+        ),
         (
             "CORS_ORIGINS",
             "http://a/x",

@@ -44,6 +44,6 @@ def test_the_printed_entry_is_served_as_it_stands(has_file: bool, tmp_path: Path
 @pytest.mark.parametrize("name", ["no", "123", "..", "模型", "a b", "x" * 200])
 def test_any_folder_gets_an_id_that_models_yaml_takes(name: str, tmp_path: Path) -> None:
     from convert.entry import entry_id
-    from server.registry.blocks import ID
+    from server.names import MODEL_ID
 
-    assert ID.fullmatch(entry_id(name))
+    assert MODEL_ID.fullmatch(entry_id(name))

@@ -39,7 +39,7 @@ models:
         (
             "minicpm5-2b",
             [
-                "get its .rkllm file from https://huggingface.co/oliver0804/MiniCPM5-2B-RK3588-rkllm-w8a8",
+                "Get its .rkllm file from https://huggingface.co/oliver0804/MiniCPM5-2B-RK3588-rkllm-w8a8",
                 "and put it at {models}/minicpm5-2b/MiniCPM5-2B_RK3588_w8a8.rkllm\n",
             ],
         ),

@@ -102,7 +102,7 @@ async def test_unknown_and_uninstalled_models(served: Served) -> None:
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
     absent = await served.chat(model="absent")
     assert (absent.status_code, absent.json()["error"]["code"]) == (404, "model_not_installed")
-    assert "rkserve pull absent" in absent.json()["error"]["message"]
+    assert "put its files at RKSERVE_MODELS_DIR/absent/folder" in absent.json()["error"]["message"]
 
 
 async def test_a_model_that_does_not_chat_says_so(served: Served) -> None:

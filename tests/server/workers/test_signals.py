@@ -35,7 +35,7 @@ async def test_a_worker_that_starts_and_loads(tmp_path: Path, signum: signal.Sig
         assert blocked == 0
         assert client._process.output.tail() == []
     finally:
-        client.kill(BackendCrashed("the test is over"))
+        client.kill(BackendCrashed("the test is over"), "the test is over")
         await asyncio.wait_for(client.gone, 10)
     assert not children()
 

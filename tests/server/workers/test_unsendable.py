@@ -10,7 +10,8 @@ import pytest
 
 from backends.base import ModelSpec, Sampling, Span
 from server.errors import BackendCrashed, InvalidRequest, LoadFailed
-from server.workers.client import RunEvent, WorkerClient
+from server.workers.client import WorkerClient
+from server.workers.pending import RunEvent
 from server.workers.timeouts import Timeouts
 from tests.server.workers.harness import WORKER_COMMAND, children, params, spec
 
@@ -23,7 +24,7 @@ async def start(told: ModelSpec) -> WorkerClient:
 
 
 async def end(client: WorkerClient) -> None:
-    client.kill(BackendCrashed("the test is over"))
+    client.kill(BackendCrashed("the test is over"), "the test is over")
     await asyncio.wait_for(client.gone, 10)
     assert not children()
 
