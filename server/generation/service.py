@@ -13,7 +13,7 @@ from server.generation.overflow import Messages, without_oldest
 from server.generation.params import choice_params
 from server.generation.request import GenerationRequest
 from server.generation.thinking import begun_mark
-from server.registry import Entry, Registry
+from server.registry import Entry, Registry, adapter_of
 from server.scheduling import Dispatcher, Job
 from server.settings import Settings
 from server.templates import Templates
@@ -41,11 +41,14 @@ class GenerationService:
     def installed(self, name: str) -> Entry:
         """Return the installed entry of an id or alias. Raises ModelNotFound and ModelNotInstalled."""
         entry = self._registry.resolve(name)
-        if not entry.installed(self._models_dir):
-            raise ModelNotInstalled(
-                f"The model {entry.id} is known but not installed. Install it with: rkserve pull {entry.id}",
-                "model",
-            )
+        for needed in (self._registry.host(entry), entry):
+            if not needed.installed(self._models_dir):
+                whose = "" if needed is entry else f", which {entry.id} is an adapter of,"
+                raise ModelNotInstalled(
+                    f"The model {needed.id}{whose} is known but not installed. "
+                    f"Install it with: rkserve pull {needed.id}",
+                    "model",
+                )
         return entry
 
     def chosen(self, name: str | None) -> Entry:
@@ -106,7 +109,8 @@ class GenerationService:
         return entry.context_length if info is None else min(entry.context_length, info.context_length)
 
     def _job(self, entry: Entry, request: GenerationRequest, prompt: list[Span]) -> Job:
-        return Job(entry=entry, client=request.client, params=choice_params(request, entry, prompt))
+        params = choice_params(request, entry, prompt, adapter_of(entry, self._models_dir))
+        return Job(entry=entry, client=request.client, params=params)
 
     async def _shorter_job(self, entry: Entry, request: GenerationRequest) -> Job | None:
         """Return the job without its oldest turns; None if that does not help or the model is not loaded.
