@@ -85,6 +85,14 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: dict[int, float] = {}
 
 
+class Adapter(msgspec.Struct, frozen=True, kw_only=True):
+    """A LoRA adapter to run an answer with. path: its file, absolute; read by the first run that has it."""
+
+    name: str
+    path: str
+    scale: float = 1.0
+
+
 class GenerateParams(msgspec.Struct, frozen=True, kw_only=True):
     """One answer to make.
 
@@ -99,7 +107,7 @@ class GenerateParams(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     stop: list[str] = []
     logprobs: int | None = None
-    adapter: str | None = None
+    adapter: Adapter | None = None
     owner: str = ""
     images: list[bytes] = []
 

@@ -152,6 +152,7 @@ class RkllmBackend:
             limit,
             answer.push,
             cancelled,
+            params.adapter,
         )
         if outcome.ended in (Ended.ITSELF, Ended.EOS, Ended.REPEATS):
             answer.finish()
@@ -210,11 +211,10 @@ class RkllmBackend:
             "logit_bias": bool(sampling.logit_bias),
             "logprobs": params.logprobs is not None,
             "messages": bool(params.images),
-            "model": params.adapter is not None,
         }
         for param, is_asked in asked.items():
             if is_asked:
-                what = {"messages": "images", "model": "adapters"}.get(param, param)
+                what = {"messages": "images"}.get(param, param)
                 raise BackendError(
                     "unsupported_parameter",
                     f"{self._spec.model_id} runs on librkllmrt, which cannot honour {what} here: leave "

@@ -20,7 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from backends.base import BackendError, Cancellation, EngineLost
+from backends.base import Adapter, BackendError, Cancellation, EngineLost
 from backends.rkllm.capture import Capture
 from backends.rkllm.enums import CallbackReturn, LLMCallState, RKLLMInferMode, RKLLMInputType
 from backends.rkllm.library import Library
@@ -31,6 +31,8 @@ from backends.rkllm.structs import (
     RKLLMCallback,
     RKLLMInferParam,
     RKLLMInput,
+    RKLLMLoraAdapter,
+    RKLLMLoraParam,
     RKLLMParam,
     RKLLMSamplingParam,
     RKLLMTokenInput,
@@ -103,6 +105,8 @@ class Session:
         """Load a model; takes a minute from an SD card. Raises BackendError, LayoutMismatch."""
         self._functions: Any = library.functions
         self._has_kv_size = "rkllm_get_kv_cache_size" not in library.missing
+        self._has_adapters = "rkllm_load_lora" not in library.missing
+        self._adapters: set[Adapter] = set()
         self._capture = capture
         self._runs: dict[int, _Run] = {}
         self._ids = itertools.count(1)  # userdata; 0 would be NULL
@@ -134,12 +138,16 @@ class Session:
         max_new_tokens: int,
         on_token: OnToken,
         cancelled: Cancellation,
+        adapter: Adapter | None = None,
     ) -> Outcome:
         """Make one answer to token ids or a text; returns when the library has returned.
+
+        An adapter that has not run before is loaded first, which may take some seconds.
 
         `on_token` is called for each token until it says to end. Raises what it raises, BackendError for what
         the library complains of, EngineLost.
         """
+        lora = None if adapter is None else self._lora(adapter)
         mark = self._capture.mark()
         run = _Run(on_token, cancelled)
         userdata = next(self._ids)
@@ -148,6 +156,7 @@ class Session:
         infer = RKLLMInferParam(
             mode=RKLLMInferMode.GENERATE,
             sampling_params=ctypes.pointer(sampling),
+            lora_params=None if lora is None else ctypes.pointer(lora),
             keep_history=0,
             max_new_tokens=max_new_tokens,
         )
@@ -180,6 +189,33 @@ class Session:
         handle, self._handle = self._handle, None
         if handle is not None:
             self._functions.rkllm_destroy(handle)
+
+    def _lora(self, adapter: Adapter) -> RKLLMLoraParam:
+        """Return the struct that names a loaded adapter. Raises BackendError, EngineLost."""
+        name = adapter.name.encode()
+        if adapter not in self._adapters:
+            self._load_adapter(adapter, name)
+            self._adapters.add(adapter)
+        return RKLLMLoraParam(lora_adapter_name=name)
+
+    def _load_adapter(self, adapter: Adapter, name: bytes) -> None:
+        file = Path(adapter.path).name
+        if not self._has_adapters:
+            raise BackendError("load_failed", f"The adapter {file} cannot be used: this runtime knows none.")
+        mark = self._capture.mark()
+        lora = RKLLMLoraAdapter(adapter.path.encode(), name, adapter.scale)
+        status = self._functions.rkllm_load_lora(self._handle, ctypes.byref(lora))
+        lines = self._capture.since(mark)
+        faults = read_faults(lines)
+        if fatal := [fault for fault in faults if fault.fatal]:
+            raise EngineLost(f"{fatal[0].message} (It said: {fatal[0].line})")
+        if status != 0:
+            raise BackendError(
+                "load_failed",
+                f"The adapter {file} cannot be loaded: the runtime returned {status}.{_quoted(lines)} Was it "
+                "made for this base model, and by the same toolkit?",
+                "model",
+            )
 
     def _on_result(self, result: Any, userdata: int | None, state: int) -> int:
         run = self._runs.get(userdata or 0)

@@ -35,7 +35,7 @@ def _model(state: AppState, entry: Entry) -> dict[str, Any]:
     info = status.info
     warnings = list(status.warnings)
     if info is None:
-        runtime, problem = state.runtimes.describe(entry)
+        runtime, problem = state.runtimes.describe(state.registry.host(entry))
         runtime = runtime or entry.runtime
         warnings += [] if problem is None else [problem]
     else:

@@ -37,7 +37,10 @@ def models(
     )
     registry = registry_for(settings)
     runtimes = Runtimes(settings)
-    rows = [_row(entry, settings.models_dir, runtimes) for entry in registry.entries.values()]
+    rows = [
+        _row(entry, registry.host(entry), settings.models_dir, runtimes)
+        for entry in registry.entries.values()
+    ]
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
         return
@@ -50,11 +53,11 @@ def models(
         say(f"none is installed in {settings.models_dir}; rkserve pull smollm2-135m fetches the demo model")
 
 
-def _row(entry: Entry, models_dir: Path, runtimes: Runtimes) -> Row:
+def _row(entry: Entry, host: Entry, models_dir: Path, runtimes: Runtimes) -> Row:
     from server.registry.last_load import read_last_load
 
-    installed = entry.installed(models_dir)
-    library, problem = runtimes.describe(entry)
+    installed = entry.installed(models_dir) and host.installed(models_dir)
+    library, problem = runtimes.describe(host)
     last = read_last_load(entry, models_dir) if installed else None
     return Row(
         id=entry.id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backends.base import GenerateParams, Sampling, Span
+from backends.base import Adapter, GenerateParams, Sampling, Span
 from server.generation.request import GenerationRequest, SamplingChoice
 from server.registry import Entry
 
@@ -10,19 +10,31 @@ SEEDS = 2**63
 MOST_TOKENS = 2**31 - 1
 
 
-def choice_params(request: GenerationRequest, entry: Entry, prompt: list[Span]) -> tuple[GenerateParams, ...]:
-    """Return each answer's parameters: the entry's defaults, what the client chose, a seed of its own."""
+def choice_params(
+    request: GenerationRequest, entry: Entry, prompt: list[Span], adapter: Adapter | None = None
+) -> tuple[GenerateParams, ...]:
+    """Return each answer's parameters: the entry's defaults, what the client chose, a seed of its own.
+
+    adapter: what the entry is, if it is one; then its limit and stops go along, since the worker has its
+    base's.
+    """
     seed = request.sampling.seed
+    max_tokens = request.max_tokens
+    stop = list(request.stop)
+    if adapter is not None:
+        max_tokens = max_tokens or entry.max_tokens
+        stop += entry.stop
     return tuple(
         GenerateParams(
             prompt=prompt,
             sampling=merged_sampling(
                 entry, request.sampling, None if seed is None else (seed + index) % SEEDS
             ),
-            max_tokens=None if request.max_tokens is None else min(request.max_tokens, MOST_TOKENS),
-            stop=list(request.stop),
+            max_tokens=None if max_tokens is None else min(max_tokens, MOST_TOKENS),
+            stop=stop,
             logprobs=request.logprobs,
             owner=request.owner,
+            adapter=adapter,
         )
         for index in range(request.n)
     )

@@ -13,7 +13,7 @@ from server.generation.overflow import Messages, without_oldest
 from server.generation.params import choice_params
 from server.generation.request import GenerationRequest
 from server.generation.thinking import begun_mark
-from server.registry import Entry, Registry
+from server.registry import Entry, Registry, adapter_of
 from server.registry.installing import not_installed
 from server.scheduling import Dispatcher, Job
 from server.settings import Settings
@@ -42,8 +42,9 @@ class GenerationService:
     def installed(self, name: str) -> Entry:
         """Return the installed entry of an id or alias. Raises ModelNotFound and ModelNotInstalled."""
         entry = self._registry.resolve(name)
-        if not entry.installed(self._models_dir):
-            raise not_installed(entry)
+        for needed in (self._registry.host(entry), entry):
+            if not needed.installed(self._models_dir):
+                raise not_installed(needed, for_adapter=None if needed is entry else entry.id)
         return entry
 
     def chosen(self, name: str | None) -> Entry:
@@ -104,7 +105,7 @@ class GenerationService:
         return entry.context_length if info is None else min(entry.context_length, info.context_length)
 
     def _job(self, entry: Entry, request: GenerationRequest, prompt: list[Span]) -> Job:
-        params = choice_params(request, entry, prompt)
+        params = choice_params(request, entry, prompt, adapter_of(entry, self._models_dir))
         return Job(entry=entry, client=request.client, user=request.user, params=params)
 
     async def _shorter_job(self, entry: Entry, request: GenerationRequest) -> Job | None:

@@ -34,11 +34,17 @@ def how_to_install(entry: Entry, models_dir: Path | None = None) -> str:
     return f"Its source is the original model, {origin}: put a converted folder at {path}{licence}"
 
 
-def not_installed(entry: Entry) -> ModelNotInstalled:
-    """Return the error for a request of the model."""
-    return ModelNotInstalled(f"{entry.id} is known but not installed. {how_to_install(entry)}", "model")
+def not_installed(entry: Entry, for_adapter: str | None = None) -> ModelNotInstalled:
+    """Return the error for a request of the model, or of an adapter on it."""
+    whose = "" if for_adapter is None else f", which {for_adapter} is an adapter of,"
+    return ModelNotInstalled(
+        f"{entry.id}{whose} is known but not installed. {how_to_install(entry)}", "model"
+    )
 
 
 def _told(entry: Entry) -> str:
-    name = Path((entry.folder if entry.backend == "hybrid" else entry.file) or "")
+    if entry.adapter is not None:
+        name = Path(entry.adapter.file)
+    else:
+        name = Path((entry.folder if entry.backend == "hybrid" else entry.file) or "")
     return name.name if name.is_absolute() else f"RKSERVE_MODELS_DIR/{Path(entry.id) / name}"

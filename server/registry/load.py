@@ -149,4 +149,9 @@ def _wrong_base(entry: Entry, base: str, entries: Mapping[str, _Placed], ids: se
         return f'"{base}" does not run on rkllm'
     if base in entries and entries[base].entry.rkllm.lora is not None:
         return f'"{base}" is an adapter itself'
+    if base in entries and entries[base].entry.context_length != entry.context_length:
+        length = entries[base].entry.context_length
+        return f'"{base}" has a context_length of {length}, and so has its adapter: say {length}'
+    if base in entries and entry.file not in (None, entries[base].entry.file):
+        return f'"{base}" has another file than the one under file:; leave that out'
     return None

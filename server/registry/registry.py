@@ -26,12 +26,20 @@ class Registry:
             raise ModelNotFound(self._unknown(name), param="model")
         return entry
 
+    def host(self, entry: Entry) -> Entry:
+        """Return the entry whose worker runs a model: an adapter's base, else the model itself."""
+        return entry if entry.adapter is None else self.entries[entry.adapter.base]
+
     def installed(self) -> list[Entry]:
-        """Return the entries whose files are there, in the order of models.yaml."""
+        """Return the entries whose files are there, and those of their bases, in the order of models.yaml."""
         models_dir = self.models_dir
         if models_dir is None:
             return []
-        return [entry for entry in self.entries.values() if entry.installed(models_dir)]
+        return [
+            entry
+            for entry in self.entries.values()
+            if entry.installed(models_dir) and self.host(entry).installed(models_dir)
+        ]
 
     def _unknown(self, name: str) -> str:
         wanted = name.lower()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backends.base import HybridOptions, ModelSpec, RkllmOptions
+from backends.base import Adapter, HybridOptions, ModelSpec, RkllmOptions
 from server.registry.entry import Entry
 from server.settings import Settings
 
@@ -34,6 +34,14 @@ def model_spec(entry: Entry, settings: Settings, library: Path | None = None) ->
         ),
         rkllm=RkllmOptions() if entry.backend == "hybrid" else _rkllm(entry, library),
     )
+
+
+def adapter_of(entry: Entry, models_dir: Path) -> Adapter | None:
+    """Return the adapter that an entry's answers are made with, if it is one."""
+    if entry.adapter is None:
+        return None
+    path = _absolute(entry.path(models_dir))
+    return Adapter(name=entry.id, path=str(path), scale=entry.adapter.scale)
 
 
 def _rkllm(entry: Entry, library: Path | None) -> RkllmOptions:

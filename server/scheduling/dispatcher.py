@@ -11,6 +11,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from backends.base import Span
@@ -119,7 +120,7 @@ class Dispatcher:
 
         Raises ContextLengthExceeded if the prompt is hopeless, and what else the worker says of it.
         """
-        slot = self._pool.get(entry)
+        slot = self._pool.get(self._registry.host(entry))
         if slot is None or slot.client is None or not slot.loaded:
             return None
         try:
@@ -152,23 +153,25 @@ class Dispatcher:
         return [self.status_of(entry) for entry in self._registry.entries.values()]
 
     def status_of(self, entry: Entry) -> ModelStatus:
-        """Return the state of one model."""
-        slot = self._pool.get(entry)
+        """Return the state of one model; of an adapter, that of its base and what is wrong with itself."""
+        host = self._registry.host(entry)
+        slot = self._pool.get(host)
         client = None if slot is None else slot.client
         return ModelStatus(
             id=entry.id,
-            pinned=entry in self._preloader,
+            pinned=host in self._preloader,
             loading=slot is not None and not slot.loaded and not slot.ending,
             running=client is not None and client.busy,
-            waiting=len(self._turns.waiting(entry)),
+            waiting=len(self._turns.waiting(host)),
             info=client.info if client is not None and slot is not None and slot.loaded else None,
-            error=self._problems.get(entry.id),
+            error=self._problems.get(host.id),
         )
 
     def _submit(self, job: Job, *, bounded: bool) -> Run:
         if self._stopping:
             raise self._stopped("The server is stopping.")
-        entry = job.entry
+        entry = self._registry.host(job.entry)
+        job = replace(job, entry=entry)
         if self._pool.get(entry) is None:
             if not entry.installed(self._settings.models_dir):
                 raise not_installed(entry)

@@ -17,11 +17,14 @@ CLIENT = "(preload)"  # whom the queue counts these jobs for; no client's name h
 
 
 def entries_to_preload(settings: Settings, registry: Registry) -> list[Entry]:
-    """Return the entries of the setting, each once. Raises SettingsError for a name that none has."""
+    """Return the entries of the setting, an adapter's base for it, each once.
+
+    Raises SettingsError for a name that none has.
+    """
     entries: dict[str, Entry] = {}
     for name in settings.preload:
         try:
-            entry = registry.resolve(name)
+            entry = registry.host(registry.resolve(name))
         except ModelNotFound as error:
             raise SettingsError([f"RKSERVE_PRELOAD: {error.message}"]) from error
         entries[entry.id] = entry

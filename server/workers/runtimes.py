@@ -21,12 +21,12 @@ class Runtimes:
         """Return the library for a model, None for one that needs none.
 
         Raises RuntimeVersionMismatch, which lists every file found with its version, and LoadFailed for keys
-        under rkllm that this version cannot honour: a model without its adapter would answer as another one.
+        under rkllm that this version cannot honour.
         """
         if entry.backend != "rkllm":
             return None
         options = entry.rkllm
-        if asked := [key for key in ("lora", "prompt_cache", "structured") if _wanted(getattr(options, key))]:
+        if asked := [key for key in ("prompt_cache", "structured") if _wanted(getattr(options, key))]:
             raise LoadFailed(
                 f"{entry.id} asks under rkllm for {' and '.join(asked)}, which this rkserve does not "
                 "have yet. Take it out of the entry in models.yaml.",

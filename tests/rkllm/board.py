@@ -79,7 +79,7 @@ class Board:
         return entry
 
     def add(self, model: str, entry: dict[str, Any] | None = None, **script: Any) -> str:
-        """Add an entry of a small model, these keys changed, and its model file; return its id."""
+        """Add an entry of a small model, these keys changed (None: left out), and its file; return its id."""
         self._entries[model] = {
             "backend": "rkllm",
             "file": "m.rkllm",
@@ -90,6 +90,9 @@ class Board:
             "memory_mb": 100,
             "license": {"id": "Apache-2.0"},
         } | (entry or {})
+        self._entries[model] = {
+            key: value for key, value in self._entries[model].items() if value is not None
+        }
         write_model(self.models / model / "m.rkllm", **script)
         return model
 

@@ -482,7 +482,6 @@ def test_an_end_nobody_explains_costs_the_process(
         (GenerateParams(prompt=CHAT, sampling=Sampling(logit_bias={1: 2.0})), "logit_bias"),
         (GenerateParams(prompt=CHAT, sampling=Sampling(), logprobs=0), "logprobs"),
         (GenerateParams(prompt=CHAT, sampling=Sampling(), images=[b"x"]), "messages"),
-        (GenerateParams(prompt=CHAT, sampling=Sampling(), adapter="x"), "model"),
     ],
 )
 def test_what_the_library_cannot_do_is_refused(

@@ -97,7 +97,6 @@ def test_every_key_of_the_schema_is_taken(tmp_path: Path) -> None:
         measured: {score: 6, tokens_per_s: 10.9, memory_gb: 2.5, remark: good}
       adapted:
         backend: rkllm
-        file: base.rkllm
         template: chatml
         context_length: 4096
         memory_mb: 2500
@@ -368,6 +367,8 @@ def test_an_entry_that_is_itself_at_fault_is_not_called_missing_as_well(tmp_path
         ("other", '"other" does not run on rkllm'),
         ("third", '"third" is an adapter itself'),
         ("firs", 'no entry "firs"; did you mean "first"?'),
+        ("long", '"long" has a context_length of 2, and so has its adapter: say 2'),
+        ("file", '"file" has another file than the one under file:; leave that out'),
     ],
 )
 def test_an_adapter_needs_a_base_on_rkllm(base: str, message: str, tmp_path: Path) -> None:
@@ -377,10 +378,26 @@ version: 1
 models:
   first: {{backend: rkllm, file: f, {keys}}}
   other: {{backend: hybrid, folder: f, {keys}}}
-  third: {{backend: rkllm, file: f, {keys}, rkllm: {{lora: {{base: first, file: l}}}}}}
+  long: {{backend: rkllm, file: f, {keys.replace("context_length: 1", "context_length: 2")}}}
+  file: {{backend: rkllm, file: g, {keys}}}
+  third: {{backend: rkllm, {keys}, rkllm: {{lora: {{base: first, file: l}}}}}}
   fourth: {{backend: rkllm, file: f, {keys}, rkllm: {{lora: {{base: {base}, file: l}}}}}}
 """
-    assert problems(text, tmp_path) == [f"6: models.fourth.rkllm.lora.base: {message}"]
+    assert problems(text, tmp_path) == [f"8: models.fourth.rkllm.lora.base: {message}"]
+
+
+@pytest.mark.parametrize("key", ["eos: [x]", "runtime: ==1.3.1", "tokenizer: t.json", "runtime_check: warn"])
+def test_an_adapter_cannot_say_what_its_base_says(key: str, tmp_path: Path) -> None:
+    keys = "context_length: 1, memory_mb: 1, template: chatml, license: {id: MIT}"
+    text = f"""\
+version: 1
+models:
+  first: {{backend: rkllm, file: f, {keys}}}
+  second: {{backend: rkllm, {keys}, rkllm: {{lora: {{base: first, file: l}}}}, {key}}}
+"""
+    name = key.partition(":")[0]
+    message = "an adapter has this from its base; remove it"
+    assert problems(text, tmp_path) == [f"4: models.second.{name}: {message}"]
 
 
 def test_the_users_file_adds_entries_and_replaces_whole_ones(tmp_path: Path) -> None:

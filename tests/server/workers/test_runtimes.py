@@ -18,7 +18,6 @@ from tests.server.scripted import entry
     [
         {"prompt_cache": True},
         {"structured": "best_effort"},
-        {"lora": {"base": "other", "file": "adapter.rkllm"}},
     ],
 )
 def test_what_is_not_there_yet_is_refused_by_its_name(tmp_path: Path, rkllm: dict[str, Any]) -> None:

@@ -195,7 +195,8 @@ int Engine::set_function_tools(const std::string& system, const std::string& too
 
 int Engine::load_lora(const std::string& path, const std::string& name, float scale) {
   if (busy()) return -1;
-  if (access(path.c_str(), R_OK) != 0) {
+  if (model_.script.adapters == "segv") strike(FaultKind::Segv);
+  if (access(path.c_str(), R_OK) != 0 || model_.script.adapters == "refuse") {
     model_.log.line("failed to load lora " + path);
     return -1;
   }

@@ -314,6 +314,7 @@ void read_all(const Json& json, Script& script) {
   keys.take("logits_agree", script.logits_agree);
   if (const Json* vision = keys.find("vision")) read_vision(*vision, script);
   keys.choose("prompt_cache", script.prompt_cache, {"ok", "refuse", "segv"});
+  keys.choose("adapters", script.adapters, {"ok", "refuse", "segv"});
   if (const Json* faults = keys.find("faults")) {
     for (const Json& fault : faults->array()) script.faults.push_back(read_fault(fault));
   }

@@ -116,6 +116,7 @@ struct Script {
   int image_width = 0, image_height = 0; // 0: any
   std::optional<std::string> image_start, image_end, image_content;
   std::string prompt_cache = "ok";      // ok | refuse | segv (when a file is corrupt)
+  std::string adapters = "ok";          // ok | refuse | segv
 
   std::vector<Fault> faults;
 };
