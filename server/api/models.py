@@ -47,7 +47,7 @@ def _model(state: AppState, entry: Entry) -> dict[str, Any]:
         "aliases": list(entry.aliases),
         "context_length": info.context_length if info is not None else entry.context_length,
         "max_tokens": entry.max_tokens,
-        "capabilities": list(entry.capabilities),
+        "capabilities": list(entry.available(state.settings.models_dir)),
         "backend": entry.backend,
         "loaded": status is not None and status.loaded,
         "runtime": runtime,
