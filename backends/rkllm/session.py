@@ -105,6 +105,7 @@ class Session:
         """Load a model; takes a minute from an SD card. Raises BackendError, LayoutMismatch."""
         self._functions: Any = library.functions
         self._has_kv_size = "rkllm_get_kv_cache_size" not in library.missing
+        self._can_clear = "rkllm_clear_kv_cache" not in library.missing
         self._capture = capture
         self._runs: dict[int, _Run] = {}
         self._ids = itertools.count(1)  # userdata; 0 would be NULL
@@ -192,7 +193,7 @@ class Session:
             self._functions.rkllm_destroy(handle)
 
     def _clear_kv_cache(self) -> None:
-        if self._functions.rkllm_clear_kv_cache(self._handle, 0, None, None) != 0:
+        if not self._can_clear or self._functions.rkllm_clear_kv_cache(self._handle, 0, None, None) != 0:
             raise EngineLost("The runtime does not clear its KV cache, which may hold another image.")
 
     def _on_result(self, result: Any, userdata: int | None, state: int) -> int:

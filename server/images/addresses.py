@@ -22,11 +22,11 @@ def is_public(address: str) -> bool:
 
 def _public(ip: IPv4Address | IPv6Address) -> bool:
     if isinstance(ip, IPv6Address):
-        wrapped = [ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())]
-        if ip in _NAT64:
-            wrapped.append(IPv4Address(int(ip) & 0xFFFFFFFF))
-        if ip.is_site_local or not all(_public(inner) for inner in wrapped if inner is not None):
-            return False
         if ip.ipv4_mapped is not None:
-            return True
+            return _public(ip.ipv4_mapped)
+        if ip in _NAT64:
+            return _public(IPv4Address(int(ip) & 0xFFFFFFFF))
+        tunnelled = (ip.sixtofour, *(ip.teredo or ()))
+        if ip.is_site_local or not all(_public(inner) for inner in tunnelled if inner is not None):
+            return False
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified)

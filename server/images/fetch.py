@@ -98,6 +98,8 @@ def _parsed(url: str) -> httpx2.URL:
         raise FetchError("must be a data URL, or an http or https address")
     if parsed.userinfo:
         raise FetchError("must not have a name or password in its address")
+    if parsed.port is not None and not 0 < parsed.port < 65_536:
+        raise FetchError("is no address that can be understood")
     return parsed
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from server.registry import load_registry
 from server.settings import Settings
-from tests.rkllm.board import Board, Server
+from tests.rkllm.board import Board, Server, add_tokenizer
 from tests.vision.encoders import write_encoder
 from tests.vision.pictures import (
     BLUE,
@@ -261,34 +261,23 @@ def test_a_model_without_vision_and_one_without_its_encoder(tmp_path: Path) -> N
             chat(server, [user(part)])  # the loaded worker has not got it
 
 
-@pytest.mark.parametrize(
-    ("vision", "words"),
-    [
-        ({"size": [224, 448]}, "Correct size, layout and dtype"),
-        ({"layout": "nchw"}, "Correct size, layout and dtype"),
-        ({"dtype": "float32"}, "Correct size, layout and dtype"),
-    ],
-)
-def test_an_encoder_that_is_not_the_entry_s(tmp_path: Path, vision: dict[str, Any], words: str) -> None:
-    entry = packaged()
-    entry["vision"] |= vision
-    board = board_with_encoder(tmp_path, entry)
-    with board.serve() as server, pytest.raises(openai.InternalServerError, match=words) as caught:
-        server.says(MODEL)
-    assert caught.value.code == "model_corrupt"
-
-
-def test_what_is_no_encoder(tmp_path: Path) -> None:
+def test_what_is_no_encoder_or_not_the_entry_s(tmp_path: Path) -> None:
     board = board_with_encoder(tmp_path)
-    (board.models / MODEL / "encoder.onnx").write_bytes(b"<html>")
-    with board.serve() as server, pytest.raises(openai.InternalServerError, match="Put the whole") as caught:
-        server.says(MODEL)
-    assert caught.value.code == "model_corrupt"
+    encoder = board.models / MODEL / "encoder.onnx"
+    with board.serve() as server:
+        for write, words in (
+            (lambda: encoder.write_bytes(b"<html>"), "Put the whole file there"),
+            (lambda: write_encoder(encoder, layout="nchw"), "Correct size, layout and dtype"),
+            (lambda: write_encoder(encoder, dtype="float32"), "Correct size, layout and dtype"),
+            (lambda: write_encoder(encoder, side=224), "Correct size, layout and dtype"),
+        ):
+            write()
+            with pytest.raises(openai.InternalServerError, match=words) as caught:
+                server.says(MODEL)
+            assert (caught.value.status_code, caught.value.code) == (503, "model_corrupt")
 
 
 def test_with_a_tokenizer_images_still_go_in_as_text_and_other_chats_as_ids(tmp_path: Path) -> None:
-    from tests.rkllm.board import add_tokenizer
-
     board = board_with_encoder(tmp_path, answers=["Yes."])
     add_tokenizer(board.models / MODEL)
     with board.serve() as server:
