@@ -277,6 +277,15 @@ def test_what_is_no_encoder_or_not_the_entry_s(tmp_path: Path) -> None:
             assert (caught.value.status_code, caught.value.code) == (503, "model_corrupt")
 
 
+def test_with_fetching_on_this_machine_and_its_network_stay_out_of_reach(tmp_path: Path) -> None:
+    board = board_with_encoder(tmp_path)
+    with board.serve(image_urls="on") as server:
+        for url in (f"{server.url}/health", "http://localhost/a.png", "http://169.254.169.254/latest/"):
+            with pytest.raises(openai.BadRequestError, match="no public address") as caught:
+                chat(server, [user({"type": "image_url", "image_url": {"url": url}})])
+            assert (caught.value.code, caught.value.param) == ("invalid_request", "messages.0.content.0")
+
+
 def test_with_a_tokenizer_images_still_go_in_as_text_and_other_chats_as_ids(tmp_path: Path) -> None:
     board = board_with_encoder(tmp_path, answers=["Yes."])
     add_tokenizer(board.models / MODEL)

@@ -2,9 +2,9 @@
 
 load, init: what load_rknn and init_runtime return. version: what get_sdk_version does. outputs: for each
 output a factor and a term for the mean colours of patches of 32 pixels. runs: what each run does in turn,
-then "ok": "none" returned, "raise", "shape" of the last output another, "fewer" tokens, "nan", "words" for arrays.
-A file that is no JSON loads all the same, as with the vendor. What was called is written to FILE.log, a JSON
-object a line.
+then "ok": "none" returned, "raise", "shape" of the last output another, "fewer" tokens, "nan" in it, "words"
+for arrays. A file that is no JSON loads all the same, as with the vendor. What was called is written to
+FILE.log, a JSON object a line.
 """
 
 from __future__ import annotations
