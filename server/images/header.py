@@ -16,7 +16,8 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers without a length
 _START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
-MOST_SCANS = 100  # of a progressive JPEG; real ones have about ten. Each costs a pass over the whole image
+MOST_SCANS = 50  # of a progressive JPEG; real ones have about ten. Each costs a pass over the whole image
+MOST_SEGMENTS = 4096  # before a JPEG's frame, fill bytes counted too: a file of nothing else takes seconds
 
 
 class UnreadableImage(ValueError):
@@ -57,7 +58,9 @@ def _png(data: bytes) -> Header:
 
 def _jpeg(data: bytes) -> Header:
     at = 2
-    while at + 4 <= len(data):
+    for _ in range(MOST_SEGMENTS):
+        if at + 4 > len(data):
+            break
         marker = data[at + 1]
         if data[at] != 0xFF or marker in (0x00, _START_OF_SCAN, _END_OF_IMAGE):
             break

@@ -8,13 +8,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import openai
 import pytest
 
-from backends.base import BackendError, EngineLost, Image, VisionOptions
+from backends.base import (
+    BackendError,
+    Cancellation,
+    EngineLost,
+    GenerateParams,
+    Image,
+    RkllmOptions,
+    Sampling,
+    VisionOptions,
+)
 from backends.elf import OWN_EXECUTABLE
+from backends.rkllm.encoder import Encoded
+from backends.rkllm.images import Images
 from backends.vision.encoder import ImageEncoder
+from tests.backends.rkllm.conftest import ListSink
 from tests.demo_model import ROOT
 from tests.rkllm.board import Board, Server
 from tests.rkllm.test_vision import MODEL, OUTPUTS, SCRIPT, chat, crc, text, user
@@ -217,6 +230,37 @@ def test_an_encoder_that_cannot_be_used_is_given_back(
             load(**script)
         assert log(tmp_path / "encoder.rknn", "release")
         (tmp_path / "encoder.rknn.log").unlink()
+
+
+def test_a_request_nobody_wants_any_more_is_not_encoded_to_its_end(
+    load: Callable[..., ImageEncoder], tmp_path: Path
+) -> None:
+    load()  # writes the file
+    encoder = str(tmp_path / "encoder.rknn")
+    images = Images(VisionOptions(encoder=encoder, size=(SIDE, SIDE)), 1024)
+    cancelled = Cancellation()
+    shown = [Image(saved(picture), "x") for picture in (PICTURE, OTHER)]
+    params = GenerateParams(prompt=[], sampling=Sampling(), images=shown)
+    sink = ListSink()
+    encoded = Encoded("<image><image>", 400, exact=False, images=(0, 1))
+    before = len(log(tmp_path / "encoder.rknn", "inference"))
+    prompt = images.prompt(encoded, params, sink, cancelled)
+    assert prompt is not None
+    assert prompt.embeddings.shape == (2, TOKENS, 6)
+    assert sink.prefills == [(0, 400)] * 2  # a sign of life after each
+    sink.prefill = lambda done, total: cancelled.set()  # type: ignore[method-assign]  # leaves after one
+    assert images.prompt(encoded, msgspec.structs.replace(params, owner="b"), sink, cancelled) is None
+    assert len(log(tmp_path / "encoder.rknn", "inference")) - before == 2 + 1
+
+
+def test_memory_domains_that_are_shared_are_warned_of(
+    load: Callable[..., ImageEncoder], tmp_path: Path
+) -> None:
+    load()
+    images = Images(VisionOptions(encoder=str(tmp_path / "encoder.rknn"), size=(SIDE, SIDE)), 1024)
+    assert images.warnings(RkllmOptions(base_domain_id=1)) == []
+    (warning,) = images.warnings(RkllmOptions())
+    assert "base_domain_id: 1" in warning
 
 
 def test_what_runs_is_lost_when_it_fails(load: Callable[..., ImageEncoder]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from server.images.header import MOST_SCANS, Header, UnreadableImage, read_header
+from server.images.header import MOST_SCANS, MOST_SEGMENTS, Header, UnreadableImage, read_header
 from tests.vision.pictures import quadrants, saved
 
 SIZES = [(1, 1), (1, 10_000), (10_000, 1), (7, 300), (640, 480)]
@@ -82,6 +82,14 @@ def test_a_beginning_is_enough_or_refused(name: str) -> None:
 def test_what_is_no_image_of_ours(data: bytes) -> None:
     with pytest.raises(UnreadableImage):
         read_header(data)
+
+
+@pytest.mark.parametrize("filler", [b"\xff\xe0\0\2", b"\xff\xd0", b"\xff"])
+def test_a_jpeg_of_endless_segments(filler: bytes) -> None:
+    image = FILES["JPEG"]
+    assert read_header(image[:2] + filler * 100 + image[2:]).width == 30
+    with pytest.raises(UnreadableImage):
+        read_header(image[:2] + filler * MOST_SEGMENTS + image[2:])
 
 
 def test_a_jpeg_of_endless_scans() -> None:
