@@ -60,11 +60,20 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     """A piece of a rendered prompt.
 
     `control` is True for text of the template, in which control tokens count, and False for text that came
-    from a client, which is encoded as plain text whatever it spells.
+    from a client, which is encoded as plain text whatever it spells. `image`: the span has no text and is the
+    place of that one of GenerateParams.images.
     """
 
     text: str
     control: bool
+    image: int | None = None
+
+
+class Image(msgspec.Struct, frozen=True, array_like=True):
+    """An image file as a client gave it, undecoded. `field`: where in the request it stood, for errors."""
+
+    data: bytes
+    field: str
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +118,7 @@ class GenerateParams(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None
     adapter: Adapter | None = None
     owner: str = ""
-    images: list[bytes] = []
+    images: list[Image] = []
 
 
 class TopLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -168,12 +177,41 @@ class RkllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     skip_special_token: bool = False
 
 
+class ImageMarks(msgspec.Struct, frozen=True, kw_only=True):
+    """Texts for images in a prompt: what holds an image's place, and what the model sees around and in it."""
+
+    image: str = "<image>"
+    start: str = "<|vision_start|>"
+    end: str = "<|vision_end|>"
+    content: str = "<|image_pad|>"
+
+
+class VisionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The `vision:` keys of a registry entry, for an image encoder that is there.
+
+    encoder: absolute path of a .rknn or .onnx file. runtime: what versions of librknnrt a .rknn may run on.
+    size: width and height in pixels. mean, std: one a channel, in the units of pixels, 0 to 255; None: pixels
+    go in as they are. max_pixels: of an image as it comes.
+    """
+
+    encoder: str
+    runtime: str | None = None
+    size: tuple[int, int]
+    layout: Literal["nhwc", "nchw"] = "nhwc"
+    dtype: Literal["uint8", "float32"] = "uint8"
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+    resize: Literal["square_pad", "stretch"] = "square_pad"
+    marks: ImageMarks = ImageMarks()
+    max_pixels: int = 20_000_000
+
+
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker needs to load a model. Paths are absolute and were checked by the server.
 
     path: the hybrid folder or the .rkllm file. tokenizer: a tokenizer.json, None for the one in the folder
     (hybrid) or in the file (rkllm). eos: strings or ids that end an answer. repeat_guard: end an answer that
-    only repeats itself.
+    only repeats itself. vision: how images are taken, None: not at all.
     """
 
     model_id: str
@@ -187,6 +225,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str | None = None
     hybrid: HybridOptions = HybridOptions()
     rkllm: RkllmOptions = RkllmOptions()
+    vision: VisionOptions | None = None
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "backends": (),
     "convert": ("backends.files", "backends.hybrid.meta"),
 }
-HEAVY = {"numpy", "onnxruntime", "tokenizers", "onnx", "gguf", "torch", "transformers"}
+HEAVY = {"numpy", "onnxruntime", "tokenizers", "onnx", "gguf", "torch", "transformers", "PIL"}
 
 
 def modules(package: str) -> list[Path]:

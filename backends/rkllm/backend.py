@@ -11,6 +11,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 from packaging.version import Version
@@ -38,7 +39,10 @@ from backends.rkllm.capture import Capture
 from backends.rkllm.encoder import Encoded, Encoder
 from backends.rkllm.library import LayoutMismatch, LibraryError, open_library
 from backends.rkllm.sampling import sampling_param
-from backends.rkllm.session import Ended, Outcome, Session, SessionOptions
+from backends.rkllm.session import Ended, Outcome, Prompt, Session, SessionOptions
+
+if TYPE_CHECKING:
+    from backends.rkllm.images import Images
 
 CONTEXT_RESERVE = 4
 """Tokens of the context that are left alone: in one of 1,024 the runtime takes prompts of 1,020 at most."""
@@ -66,7 +70,8 @@ def load(spec: ModelSpec, progress: Progress) -> Backend:
         progress(0.1, "model")
         session = Session(library, _options(spec), capture)
         try:
-            backend = RkllmBackend(spec, version, encoder, session, capture)
+            images = _images(spec)
+            backend = RkllmBackend(spec, version, encoder, session, capture, images)
         except BaseException:
             session.close()
             raise
@@ -82,20 +87,30 @@ def load(spec: ModelSpec, progress: Progress) -> Backend:
 
 
 class RkllmBackend:
-    """A loaded model. See base.Backend. Owns the session and the capture."""
+    """A loaded model. See base.Backend. Owns the session, the capture and the image encoder, if any."""
 
     def __init__(
-        self, spec: ModelSpec, version: Version, encoder: Encoder, session: Session, capture: Capture
+        self,
+        spec: ModelSpec,
+        version: Version,
+        encoder: Encoder,
+        session: Session,
+        capture: Capture,
+        images: Images | None = None,
     ) -> None:
         """Check what the library said while loading. Raises BackendError."""
         self._spec = spec
         self._encoder = encoder
         self._session = session
         self._capture = capture
+        self._images = images
+        if images is not None:
+            encoder.take_images(images.tokens_each)
         options = spec.rkllm
         strict = options.runtime_check == "strict"
         log = session.log
         warnings = [*session.warnings, *encoder.warnings]
+        warnings += [] if images is None else images.warnings(options)
         warnings += check(spec.model_id, log, version, options.runtime, strict=strict)
         self._context = Context(
             spec.model_id, min(spec.context_length, log.context_limit or spec.context_length)
@@ -123,7 +138,7 @@ class RkllmBackend:
             vocab_size=encoder.vocab_size or 0,
             memory_mb=psutil.Process().memory_info().rss // _MB,
             warnings=warnings,
-            details=log.details(),
+            details=log.details() | ({} if images is None else images.details),
         )
 
     def count_tokens(self, prompt: Sequence[Span]) -> int:
@@ -143,11 +158,17 @@ class RkllmBackend:
             raise self._context.refusal(encoded.tokens if encoded.exact else f"about {encoded.tokens}")
         limit = min(self._spec.max_tokens if params.max_tokens is None else params.max_tokens, room)
         sink.prefill(0, encoded.tokens)
+        prompt: Prompt = encoded.prompt
+        if self._images is not None and encoded.images:
+            with_images = self._images.prompt(encoded, params, sink, cancelled)
+            if with_images is None:
+                return "cancelled", _NOTHING
+            prompt = with_images
         stops = [*self._encoder.stops, *self._spec.stop, *params.stop]
         guard = RepetitionGuard() if self._spec.repeat_guard else None
         answer = Answer(self._encoder.eos, stops, sink, encoded.tokens, guard)
         outcome = self._session.run(
-            encoded.prompt,
+            prompt,
             sampling_param(params.sampling, self._encoder.vocab_size),
             limit,
             answer.push,
@@ -162,7 +183,9 @@ class RkllmBackend:
         return _finish_reason(outcome, usage.completion_tokens, limit), usage
 
     def close(self) -> None:
-        """Give back the model and the process's output."""
+        """Give back the model, the image encoder and the process's output."""
+        if self._images is not None:
+            self._images.close()
         self._session.close()
         self._capture.close()
 
@@ -210,7 +233,7 @@ class RkllmBackend:
             "min_p": sampling.min_p > 0,
             "logit_bias": bool(sampling.logit_bias),
             "logprobs": params.logprobs is not None,
-            "messages": bool(params.images),
+            "messages": bool(params.images) and self._images is None,
         }
         for param, is_asked in asked.items():
             if is_asked:
@@ -253,6 +276,15 @@ def _library(spec: ModelSpec) -> tuple[Path, Version]:
             "others have another data layout. Install librkllmrt 1.3.1.",
         )
     return path, version
+
+
+def _images(spec: ModelSpec) -> Images | None:
+    """Load the image encoder, after the language model as in the vendor's demo. Raises BackendError."""
+    if spec.vision is None:
+        return None
+    from backends.rkllm.images import Images  # numpy and Pillow, for models that see only
+
+    return Images(spec.vision, spec.context_length)
 
 
 def _options(spec: ModelSpec) -> SessionOptions:

@@ -11,19 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backends import prompts
-from backends.base import ModelSpec, Span
+from backends.base import BackendError, ModelSpec, Span
 from backends.prompts import Context, read_tokenizer
 from backends.rkllm.estimate import Estimator
+from backends.rkllm.multimodal import image_order, with_text
 from backends.rkllm.prompt import flatten
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A prompt as the library takes it. tokens: its length, an estimate where `exact` is False."""
+    """A prompt as the library takes it. tokens: its length, an estimate where `exact` is False.
+
+    images: the numbers of those whose marks stand in the text, in their order there.
+    """
 
     prompt: Sequence[int] | str
     tokens: int
     exact: bool
+    images: Sequence[int] = ()
 
 
 class Encoder:
@@ -37,6 +42,8 @@ class Encoder:
         """Read the tokenizer, if the entry has one. Raises BackendError."""
         self._tokenizer = None if spec.tokenizer is None else read_tokenizer(Path(spec.tokenizer))
         self._estimator = Estimator()
+        self._marks = None if spec.vision is None else spec.vision.marks
+        self._image_tokens = 0
         self._eos_strings = [eos for eos in spec.eos if isinstance(eos, str)]
         ids = {eos for eos in spec.eos if isinstance(eos, int)}
         unknown = []
@@ -56,9 +63,13 @@ class Encoder:
                 "ends answers all the same; correct eos, or fetch the tokenizer that belongs to the model."
             )
 
+    def take_images(self, tokens_each: int) -> None:
+        """Encode prompts with images from now on, each so many tokens."""
+        self._image_tokens = tokens_each
+
     def measured(self, encoded: Encoded, tokens: int) -> None:
         """Take note of how many tokens an encoded prompt turned out to have."""
-        if isinstance(encoded.prompt, str):
+        if isinstance(encoded.prompt, str) and not encoded.images:
             self._estimator.learn(encoded.prompt, tokens)
 
     def encode(self, prompt: Sequence[Span], context: Context) -> Encoded:
@@ -66,8 +77,10 @@ class Encoder:
 
         Raises BackendError for one that is empty, or so long that encoding it would be a waste.
         """
-        if self._tokenizer is None:
-            text = flatten(prompt, self._eos_strings)
+        if images := image_order(prompt):
+            encoded = self._with_images(prompt, images, context)
+        elif self._tokenizer is None:
+            text = flatten(prompt, self._control)
             encoded = Encoded(text, self._estimator.tokens(text), exact=False)
         else:
             ids = prompts.encode(self._tokenizer, prompt, context)
@@ -75,3 +88,34 @@ class Encoder:
         if not encoded.prompt:
             raise prompts.empty_prompt()
         return encoded
+
+    @property
+    def _control(self) -> list[str]:
+        """What clients must not spell, beside what the prompt's own template text shows."""
+        marks = self._marks
+        spelled = [] if marks is None else [marks.image, marks.start, marks.end, marks.content]
+        return [*self._eos_strings, *spelled]
+
+    def _with_images(self, prompt: Sequence[Span], images: Sequence[int], context: Context) -> Encoded:
+        """Return a prompt with images, which is a text even where there is a tokenizer.
+
+        Then the tokenizer counts, but the library encodes, so that the count may be a little off.
+        """
+        marks = self._marks
+        if marks is None or not self._image_tokens:
+            raise BackendError(
+                "unsupported_parameter",
+                f"{context.model_id} takes no images: it was loaded without its image encoder. Restart the "
+                "server if the encoder's file has been put there since.",
+                "messages",
+            )
+        tokens = len(images) * self._image_tokens
+        if tokens >= context.length:
+            raise context.refusal(f"at least {tokens}")
+        text = flatten(with_text(prompt, marks.image), self._control)
+        if self._tokenizer is None:
+            tokens += self._estimator.tokens(text)
+        else:
+            around = with_text(prompt, marks.start + marks.end)
+            tokens += len(prompts.encode(self._tokenizer, around, context))
+        return Encoded(text, tokens, exact=False, images=images)

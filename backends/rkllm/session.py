@@ -25,6 +25,7 @@ from backends.rkllm.capture import Capture
 from backends.rkllm.enums import CallbackReturn, LLMCallState, RKLLMInferMode, RKLLMInputType
 from backends.rkllm.library import Library
 from backends.rkllm.log import Fault, LoadLog, LoggedFault, read_faults, read_load_log
+from backends.rkllm.multimodal import CachedImages, ImagePrompt, multimodal_input
 from backends.rkllm.structs import (
     LLMHandle,
     LLMResultCallback,
@@ -58,6 +59,7 @@ class Ended(Enum):
     CANCELLED = "cancelled"
 
 
+Prompt = Sequence[int] | str | ImagePrompt
 OnToken = Callable[[int, bytes], Ended | None]
 """Takes a token's id and text, which may be none or part of a character; returns why to end, if so."""
 
@@ -107,10 +109,12 @@ class Session:
         self._has_kv_size = "rkllm_get_kv_cache_size" not in library.missing
         self._has_adapters = "rkllm_load_lora" not in library.missing
         self._adapters: set[Adapter] = set()
+        self._can_clear = "rkllm_clear_kv_cache" not in library.missing
         self._capture = capture
         self._runs: dict[int, _Run] = {}
         self._ids = itertools.count(1)  # userdata; 0 would be NULL
         self._callback = LLMResultCallback(self._on_result)
+        self._cached_images = CachedImages()
         self._handle: Any = None
         mark = capture.mark()
         handle = LLMHandle()
@@ -133,14 +137,14 @@ class Session:
 
     def run(
         self,
-        prompt: Sequence[int] | str,
+        prompt: Prompt,
         sampling: RKLLMSamplingParam,
         max_new_tokens: int,
         on_token: OnToken,
         cancelled: Cancellation,
         adapter: Adapter | None = None,
     ) -> Outcome:
-        """Make one answer to token ids or a text; returns when the library has returned.
+        """Make one answer to token ids, a text or a text with images; returns when the library has returned.
 
         An adapter that has not run before is loaded first, which may take some seconds.
 
@@ -148,6 +152,10 @@ class Session:
         the library complains of, EngineLost.
         """
         lora = None if adapter is None else self._lora(adapter)
+        images = prompt.digests if isinstance(prompt, ImagePrompt) else ()
+        if self._cached_images.contradict(images):
+            self._clear_kv_cache()
+        self._cached_images.run_begins()
         mark = self._capture.mark()
         run = _Run(on_token, cancelled)
         userdata = next(self._ids)
@@ -173,7 +181,10 @@ class Session:
             ender.join()
             del self._runs[userdata]
         self._check(run, status, self._capture.since(mark))
-        return run.outcome()
+        outcome = run.outcome()
+        if outcome.tokens:  # else it may have ended before the library turned to this prompt
+            self._cached_images.run_ended(images)
+        return outcome
 
     def kv_cache_size(self) -> int | None:
         """Return how many tokens the KV cache holds, None where the library does not say; not in a run."""
@@ -216,6 +227,10 @@ class Session:
                 "made for this base model, and by the same toolkit?",
                 "model",
             )
+
+    def _clear_kv_cache(self) -> None:
+        if not self._can_clear or self._functions.rkllm_clear_kv_cache(self._handle, 0, None, None) != 0:
+            raise EngineLost("The runtime does not clear its KV cache, which may hold another image.")
 
     def _on_result(self, result: Any, userdata: int | None, state: int) -> int:
         run = self._runs.get(userdata or 0)
@@ -349,8 +364,10 @@ def _init_param(param: RKLLMParam, options: SessionOptions) -> RKLLMParam:
     return param
 
 
-def _input(prompt: Sequence[int] | str) -> tuple[RKLLMInput, Any]:
+def _input(prompt: Prompt) -> tuple[RKLLMInput, Any]:
     """Return the struct for a prompt, and what must live as long as it."""
+    if isinstance(prompt, ImagePrompt):
+        return multimodal_input(prompt)
     if isinstance(prompt, str):
         text = prompt.encode("utf-8", "replace")
         return RKLLMInput(role=b"user", input_type=RKLLMInputType.PROMPT, prompt_input=text), text

@@ -48,7 +48,7 @@ def _model(state: AppState, entry: Entry) -> dict[str, Any]:
         "aliases": list(entry.aliases),
         "context_length": info.context_length if info is not None else entry.context_length,
         "max_tokens": entry.max_tokens,
-        "capabilities": list(entry.capabilities),
+        "capabilities": list(entry.available(state.settings.models_dir)),
         "backend": entry.backend,
         "loaded": status.loaded,
         "runtime": runtime,

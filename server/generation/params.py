@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from backends.base import Adapter, GenerateParams, Sampling, Span
+from collections.abc import Sequence
+
+from backends.base import Adapter, GenerateParams, Image, Sampling, Span
 from server.generation.request import GenerationRequest, SamplingChoice
 from server.registry import Entry
 
@@ -11,13 +13,18 @@ MOST_TOKENS = 2**31 - 1
 
 
 def choice_params(
-    request: GenerationRequest, entry: Entry, prompt: list[Span], adapter: Adapter | None = None
+    request: GenerationRequest,
+    entry: Entry,
+    prompt: list[Span],
+    images: Sequence[Image] = (),
+    adapter: Adapter | None = None,
 ) -> tuple[GenerateParams, ...]:
     """Return each answer's parameters: the entry's defaults, what the client chose, a seed of its own.
 
-    adapter: what the entry is, if it is one; then its limit and stops go along, since the worker has its
-    base's.
+    images: those of the conversation; the ones that stand in the prompt go along. adapter: what the entry is,
+    if it is one; then its limit and stops go along, since the worker has its base's.
     """
+    prompt, shown = placed_images(prompt, images)
     seed = request.sampling.seed
     max_tokens = request.max_tokens
     stop = list(request.stop)
@@ -35,9 +42,27 @@ def choice_params(
             logprobs=request.logprobs,
             owner=request.owner,
             adapter=adapter,
+            images=shown,
         )
         for index in range(request.n)
     )
+
+
+def placed_images(prompt: list[Span], images: Sequence[Image]) -> tuple[list[Span], list[Image]]:
+    """Return a prompt with its images numbered in their order, and these.
+
+    A template may leave messages out or turn them around. A place that no image belongs to, which a template
+    can spell, is dropped.
+    """
+    spans: list[Span] = []
+    shown: list[Image] = []
+    for span in prompt:
+        if span.image is None:
+            spans.append(span)
+        elif span.image < len(images):
+            spans.append(Span("", True, len(shown)))
+            shown.append(images[span.image])
+    return spans, shown
 
 
 def merged_sampling(entry: Entry, chosen: SamplingChoice, seed: int | None) -> Sampling:

@@ -261,7 +261,7 @@ class Marks(Block):
 
 
 class Vision(Block):
-    """The image encoder, a .rknn file.
+    """The image encoder, a .rknn file, or an .onnx file where there is no NPU.
 
     size: width and height in pixels. mean, std: one a channel; None: compiled into the encoder.
     """

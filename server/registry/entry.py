@@ -131,6 +131,13 @@ class Entry(Block):
                 found.append((capability, f"this block needs {capability} in capabilities"))
             if block is None and capability in self.capabilities:
                 found.append(("capabilities", f"{capability} needs the block {capability}:"))
+        if self.vision is not None:
+            if self.backend == "hybrid" and "vision" in self.capabilities:
+                found.append(("vision", "only models with backend: rkllm take images; remove it"))
+            if self.vision.dtype == "uint8" and (self.vision.mean or self.vision.std):
+                found.append(("vision.dtype", "uint8 takes pixels as they are; mean and std need float32"))
+            if not self.vision.file.endswith((".rknn", ".onnx")):
+                found.append(("vision.file", "must be a .rknn or .onnx file"))
         for capability in ("tools", "thinking"):
             if capability in self.capabilities and getattr(self, capability) is None:
                 found.append(("capabilities", f"{capability} needs the key {capability}:"))
@@ -166,6 +173,16 @@ class Entry(Block):
         if self.backend == "rkllm":
             return path.is_file()
         return (path / META_FILE).is_file() or (self.hybrid.meta is not None and path.is_dir())
+
+    def encoder(self, models_dir: Path) -> Path | None:
+        """Return the file of the image encoder, None without one or where it is not there."""
+        path = None if self.vision is None else self.directory(models_dir) / self.vision.file
+        return path if path is not None and path.is_file() else None
+
+    def available(self, models_dir: Path) -> tuple[Capability, ...]:
+        """Return the capabilities whose files are there."""
+        sees = self.encoder(models_dir) is not None
+        return tuple(capability for capability in self.capabilities if sees or capability != "vision")
 
 
 def satisfiable(specifier: str, abi: SpecifierSet) -> bool:

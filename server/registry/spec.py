@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backends.base import Adapter, HybridOptions, ModelSpec, RkllmOptions
+from backends.base import Adapter, HybridOptions, ImageMarks, ModelSpec, RkllmOptions, VisionOptions
 from server.registry.entry import Entry
 from server.settings import Settings
 
@@ -33,6 +33,25 @@ def model_spec(entry: Entry, settings: Settings, library: Path | None = None) ->
             meta=None if hybrid.meta is None else str(_absolute(directory / hybrid.meta)),
         ),
         rkllm=RkllmOptions() if entry.backend == "hybrid" else _rkllm(entry, library),
+        vision=_vision(entry, settings),
+    )
+
+
+def _vision(entry: Entry, settings: Settings) -> VisionOptions | None:
+    vision, encoder = entry.vision, entry.encoder(settings.models_dir)
+    if vision is None or encoder is None:
+        return None
+    return VisionOptions(
+        encoder=str(_absolute(encoder)),
+        runtime=vision.runtime,
+        size=vision.size,
+        layout=vision.layout,
+        dtype=vision.dtype,
+        mean=vision.mean,
+        std=vision.std,
+        resize=vision.resize,
+        marks=ImageMarks(**vision.marks.model_dump()),
+        max_pixels=int(settings.max_image_mp * 1e6),
     )
 
 

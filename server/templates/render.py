@@ -23,7 +23,7 @@ from server.templates.environment import (
 )
 from server.templates.errors import TemplateError
 from server.templates.guard import SENTINEL, guard, guard_names, spans, unguard
-from server.templates.messages import prepare_messages
+from server.templates.messages import images_of, prepare_messages
 from server.templates.source import read_source, template_file
 
 # What a template may die of when a conversation is not what it expects.
@@ -75,7 +75,8 @@ class Templates:
     ) -> list[Span]:
         """Return the prompt for the answer to `messages`.
 
-        messages are normalised: content is a string, developer is system. thinking None: the entry's default.
+        messages are normalised: developer is system, content is a string, or a list of texts and images, and
+        each image gets a span of its own. thinking None: the entry's default.
         continue_final: the last message is an answer that goes on where it ends. Raises InvalidRequest for
         messages the template does not take, with its own complaint; UnsupportedParameter for tools it has no
         form for; TemplateError for a template that is broken or missing. Guarding and the template
@@ -102,7 +103,9 @@ class Templates:
             ) from error
         if continue_final:
             rendered = _up_to_sentinel(rendered, entry)
-        return spans(rendered)
+        prompt = spans(rendered)
+        _check_images(entry, messages, prompt)
+        return prompt
 
     def _compiled(self, entry: Entry) -> _Compiled:
         if entry.template in BUILTIN_TEMPLATES:
@@ -163,6 +166,17 @@ def _context(
     if mode is not None and mode.switch is not None:
         context[mode.switch] = mode.default if thinking is None else thinking
     return context
+
+
+def _check_images(entry: Entry, messages: Sequence[Mapping[str, Any]], prompt: Sequence[Span]) -> None:
+    """Raise InvalidRequest where the template has left an image out: the answer would not be about it."""
+    placed = {span.image for span in prompt if span.image is not None}
+    for image in images_of(messages):
+        if image["index"] not in placed:
+            raise InvalidRequest(
+                f"The chat template of {entry.id} has no place for the image {image['field']}.",
+                image["field"],
+            )
 
 
 def _up_to_sentinel(rendered: str, entry: Entry) -> str:

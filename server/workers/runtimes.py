@@ -16,6 +16,7 @@ class Runtimes:
 
     def __init__(self, settings: Settings) -> None:
         self._finder = RuntimeFinder(settings.runtime_dirs, system=())
+        self._models_dir = settings.models_dir
 
     def choose(self, entry: Entry) -> RuntimeLibrary | None:
         """Return the library for a model, None for one that needs none.
@@ -33,9 +34,11 @@ class Runtimes:
                 "model",
             )
         try:
-            return self._finder.choose("rkllm", entry.runtime)
+            library = self._finder.choose("rkllm", entry.runtime)
         except NoFittingRuntime as error:
             raise RuntimeVersionMismatch(f"{entry.id} cannot be loaded. {error}", "model") from error
+        self._check_encoder(entry)
+        return library
 
     def describe(self, entry: Entry) -> tuple[str | None, str | None]:
         """Return name and version of the library for a model, and else why there is none, for a person."""
@@ -44,6 +47,20 @@ class Runtimes:
         except LoadError as error:
             return None, error.message
         return None if library is None else f"librkllmrt {library.version}", None
+
+    def _check_encoder(self, entry: Entry) -> None:
+        """Raise RuntimeVersionMismatch where the image encoder is there and no librknnrt for it."""
+        encoder = entry.encoder(self._models_dir)
+        if encoder is None or encoder.suffix != ".rknn" or entry.vision is None:
+            return
+        try:
+            self._finder.choose("rknn", entry.vision.runtime)
+        except NoFittingRuntime as error:
+            raise RuntimeVersionMismatch(
+                f"{entry.id} cannot be loaded with its image encoder {encoder}. {error} Without that file it "
+                "chats without images.",
+                "model",
+            ) from error
 
 
 def _wanted(value: object) -> bool:

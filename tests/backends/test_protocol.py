@@ -14,6 +14,7 @@ from backends import protocol
 from backends.base import (
     GenerateParams,
     HybridOptions,
+    Image,
     ModelInfo,
     ModelSpec,
     Sampling,
@@ -62,7 +63,7 @@ PARAMS = GenerateParams(
     max_tokens=3,
     stop=["\n\n"],
     logprobs=2,
-    images=[b"\xff\x00"],
+    images=[Image(b"\xff\x00", "messages.0.content.1")],
 )
 USAGE = Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=3, prefill_ms=1.5, decode_ms=2.5)
 LOGPROBS = [TokenLogprob("a", b"a", -0.25, [TopLogprob("", b"\xe4", -3.0)])]

@@ -61,6 +61,7 @@ class Board:
         for path in (self.models, self.runtimes, self.npu, self.sysroot / "proc", self.sysroot / "run/lock"):
             path.mkdir(parents=True)
         (self.sysroot / "proc/meminfo").write_text(f"MemAvailable: {MEMORY_KB} kB\n", encoding="ascii")
+        self.python_path = [ROOT]
         self._entries: dict[str, dict[str, Any]] = {}
 
     def add_runtime(self, version: str = "1.3.1") -> Path:
@@ -104,7 +105,7 @@ class Board:
     def serve(self, **settings: Any) -> Iterator[Server]:
         """Run `rkserve serve` until the block ends."""
         environment = {
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": ":".join(map(str, self.python_path)),
             "RKLLM_STANDIN_LOG": str(self.log),
             "RKLLM_STANDIN_BOARD": str(self.npu),
             "RKSERVE_RUNTIME_DIRS": str(self.runtimes),

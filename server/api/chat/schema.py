@@ -35,12 +35,20 @@ LONGEST_ARGUMENTS = 1_000_000
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
+class ImageUrl(RequestSchema):
+    """An image, as a data URL or an address. detail is of no effect: the encoder has one size."""
+
+    url: str
+    detail: str | None = None
+
+
 class Part(RequestSchema):
     """One part of a message's content."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: ImageUrl | None = None
 
 
 Content = Annotated[

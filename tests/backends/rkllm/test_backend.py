@@ -17,6 +17,7 @@ from backends.base import (
     Cancellation,
     EngineLost,
     GenerateParams,
+    Image,
     ModelSpec,
     Sampling,
     Span,
@@ -481,7 +482,10 @@ def test_an_end_nobody_explains_costs_the_process(
         (GenerateParams(prompt=CHAT, sampling=Sampling(min_p=0.1)), "min_p"),
         (GenerateParams(prompt=CHAT, sampling=Sampling(logit_bias={1: 2.0})), "logit_bias"),
         (GenerateParams(prompt=CHAT, sampling=Sampling(), logprobs=0), "logprobs"),
-        (GenerateParams(prompt=CHAT, sampling=Sampling(), images=[b"x"]), "messages"),
+        (
+            GenerateParams(prompt=CHAT, sampling=Sampling(), images=[Image(b"x", "messages.0.content.0")]),
+            "messages",
+        ),
     ],
 )
 def test_what_the_library_cannot_do_is_refused(

@@ -213,6 +213,11 @@ BAD = [
     ("capabilities: [chat, tools]", 10, "capabilities: tools needs the key tools:"),
     ("capabilities: [chat, thinking]", 10, "capabilities: thinking needs the key thinking:"),
     ("capabilities: [vision]", 10, "capabilities: vision needs the block vision:"),
+    (
+        "capabilities: [chat, vision]\nvision: {file: v.rknn, size: [1, 1]}",
+        11,
+        "vision: only models with backend: rkllm take images",
+    ),
     ("capabilities: [embeddings]", 10, "capabilities: embeddings needs the block embeddings:"),
     ("capabilities: [chat, chat]", 10, "capabilities: one stands there twice"),
     ("embeddings: {pooling: last}", 10, "embeddings: this block needs embeddings in capabilities"),
@@ -238,6 +243,16 @@ BAD_RKLLM = [
     ("rkllm: {lora: {base: m, file: l}}", 10, "rkllm.lora.base: an adapter cannot be its own base"),
     ("rkllm: {lora: {base: n, file: l}}", 10, 'rkllm.lora.base: no entry "n"'),
     ("rkllm: {lora: {base: m, file: ../l}}", 10, 'rkllm.lora.file: "../l": must stay in the model'),
+    (
+        "capabilities: [chat, vision]\nvision: {file: v.rknn, size: [1, 1], mean: [1, 2, 3]}",
+        11,
+        "vision.dtype: uint8 takes pixels as they are",
+    ),
+    (
+        "capabilities: [chat, vision]\nvision: {file: v.bin, size: [1, 1]}",
+        11,
+        "vision.file: must be a .rknn or .onnx file",
+    ),
     ("vision: {file: v, size: [1]}", 10, "vision.size[1]: required, and missing"),
     ("vision: {file: v, size: [0, 1]}", 10, "vision.size[0]: must be greater than 0, not 0"),
     ("vision: {file: v, size: [1, 1], std: [0, 1, 1]}", 10, "vision.std[0]: must be greater than 0, not 0"),
