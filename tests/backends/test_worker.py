@@ -126,6 +126,14 @@ def test_a_run_that_fails_is_followed_by_others(tmp_path: Path) -> None:
         assert w.receive() == Delta(2, "t0 ", 1)
 
 
+def test_what_comes_after_a_run_has_ended_is_dropped(tmp_path: Path) -> None:
+    with worker() as w:
+        w.load(tmp_path)
+        w.send(Generate(1, params("late:0.2")), Generate(2, params("hang:0.6 tokens:1")))
+        assert isinstance(w.receive(), Finished)
+        assert w.receive() == Delta(2, "t0 ", 1)
+
+
 def test_cancel_ends_a_run_at_its_next_token(tmp_path: Path) -> None:
     with worker() as w:
         w.load(tmp_path)
