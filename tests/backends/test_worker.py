@@ -218,6 +218,15 @@ def test_a_server_that_does_not_read_stops_only_the_text(tmp_path: Path) -> None
         assert message.reason == "cancelled"
 
 
+def test_it_goes_on_reading_while_the_server_does_not(tmp_path: Path) -> None:
+    with worker() as w:
+        w.load(tmp_path, heartbeat_s=0.04)
+        w.send(Generate(1, params("text:20000000")))  # far more than the socket holds
+        time.sleep(0.2)  # heartbeats fall due meanwhile
+        w.sock.settimeout(20)
+        w.send(*[Cancel(99)] * 500_000)  # and these are more than it holds in the other direction
+
+
 def test_signals_meant_for_the_server_do_not_end_it(tmp_path: Path) -> None:
     with worker() as w:
         w.load(tmp_path)
