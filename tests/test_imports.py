@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,3 +100,24 @@ def test_tests_and_benches_are_imported_by_no_package() -> None:
         if name.split(".")[0] in {"tests", "bench"}
     ]
     assert not wrong
+
+
+def test_importing_the_engine_changes_no_environment() -> None:
+    code = "import os; before = dict(os.environ); import backends.hybrid.backend; print(before == os.environ)"
+    assert _printed(code) == "True\n"
+
+
+def test_benches_keep_onnxruntime_from_reporting() -> None:
+    assert _printed("import bench, os; print(os.environ['ORT_DISABLE_TELEMETRY'])") == "1\n"
+
+
+def _printed(code: str) -> str:
+    environment = {key: value for key, value in os.environ.items() if key != "ORT_DISABLE_TELEMETRY"}
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout

@@ -13,32 +13,20 @@ How sessions are set up was measured with 31 segments of SmolLM2-135M and 2 thre
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
-import psutil
-from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from backends.base import BackendError, Progress
 from backends.hybrid.executor import Array
 from backends.hybrid.folder import HybridFolder
 from backends.hybrid.meta import Role, Segment, Tensor
+from backends.hybrid.ort_failures import check_threads, load_error
 
 _ERRORS_ONLY = 3
-_BAD_FILE = (
-    ort_errors.InvalidProtobuf,
-    ort_errors.InvalidGraph,
-    ort_errors.InvalidArgument,
-    ort_errors.NoModel,
-    ort_errors.NoSuchFile,
-    UnicodeDecodeError,
-)
-_OVERHEAD_BYTES = 32 * 1024 * 1024  # of a session, whatever its weights
-_COPIES = 2  # of the weights while they are repacked
 _DEFAULT_MAX_THREADS = 4  # the RK3588's fast cores; decode is bound by memory long before
 
 
@@ -71,7 +59,9 @@ class OrtExecutor:
         self.max_tokens = folder.meta.lengths[-1]
         self._buffers = _Buffers(self.max_tokens)
         self._sessions: list[Any] = []
-        options = _session_options(_threads(threads))
+        threads = _threads(threads)
+        check_threads((threads - 1) * len(folder.builds))  # each session has a pool of its own
+        options = _session_options(threads)
         for index, build in enumerate(folder.builds):
             progress(index / len(folder.builds), f"segment {index + 1} of {len(folder.builds)}")
             session = _load(folder.file(build.file), options, build.size_bytes + (build.data_size_bytes or 0))
@@ -131,39 +121,7 @@ def _load(path: Path, options: Any, size_bytes: int) -> Any:
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the library's errors have no common base but this
-        raise _explained(error, path, size_bytes) from error
-
-
-def _explained(error: Exception, path: Path, size_bytes: int) -> BackendError:
-    """Say whether the file, the memory or something else is to blame, by the kind of error and what is free.
-
-    Want of memory comes as MemoryError, or as a general error that could mean anything.
-    """
-    short = _free_bytes() < _OVERHEAD_BYTES + _COPIES * size_bytes
-    if isinstance(error, MemoryError) or (short and not isinstance(error, _BAD_FILE)):
-        return BackendError(
-            "insufficient_memory",
-            f"The system gave onnxruntime too little memory for {path} ({error}). Stop other programs or "
-            "choose a smaller model.",
-        )
-    if isinstance(error, (*_BAD_FILE, ort_errors.Fail)):
-        return BackendError(
-            "model_corrupt", f"onnxruntime cannot load {path}: {error}\nPull or convert the model again."
-        )
-    return BackendError(
-        "load_failed",
-        f"onnxruntime {onnxruntime.__version__} cannot load {path}: {error}\nCheck the limits of the service "
-        "on memory and tasks, then the version of onnxruntime; then verify the model's files.",
-    )
-
-
-def _free_bytes() -> int:
-    """Return how much memory this process may still get, of the system's and within its own limit."""
-    free = psutil.virtual_memory().available
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:
-        free = min(free, limit - psutil.Process().memory_info().vms)
-    return int(free)
+        raise load_error(error, path, size_bytes) from error
 
 
 def _compare(file: str, segment: Segment, session: Any) -> None:

@@ -128,6 +128,14 @@ def test_a_run_that_fails_is_followed_by_others(tmp_path: Path) -> None:
         assert w.receive() == Delta(2, "t0 ", 1)
 
 
+def test_what_comes_after_a_run_has_ended_is_dropped(tmp_path: Path) -> None:
+    with worker() as w:
+        w.load(tmp_path)
+        w.send(Generate(1, params("late:0.2")), Generate(2, params("hang:0.6 tokens:1")))
+        assert isinstance(w.receive(), Finished)
+        assert w.receive() == Delta(2, "t0 ", 1)
+
+
 def test_cancel_ends_a_run_at_its_next_token(tmp_path: Path) -> None:
     with worker() as w:
         w.load(tmp_path)
@@ -210,6 +218,15 @@ def test_a_server_that_does_not_read_stops_only_the_text(tmp_path: Path) -> None
             pass
         assert isinstance(message, Finished)
         assert message.reason == "cancelled"
+
+
+def test_it_goes_on_reading_while_the_server_does_not(tmp_path: Path) -> None:
+    with worker() as w:
+        w.load(tmp_path, heartbeat_s=0.04)
+        w.send(Generate(1, params("text:20000000")))  # far more than the socket holds
+        time.sleep(0.2)  # heartbeats fall due meanwhile
+        w.sock.settimeout(20)
+        w.send(*[Cancel(99)] * 60_000)  # and these are more than it holds in the other direction
 
 
 def test_signals_meant_for_the_server_do_not_end_it(tmp_path: Path) -> None:

@@ -139,6 +139,11 @@ def test_a_second_run_reuses_the_prompt_and_says_the_same(model: Backend) -> Non
     assert second[2].cached_tokens == first[2].prompt_tokens - 1
 
 
+def test_a_prompt_of_another_owner_is_not_cached(model: Backend) -> None:
+    cached = [answer(model, PROMPT, owner=owner)[2].cached_tokens > 0 for owner in ("a", "b", "a", "b")]
+    assert cached == [False, False, True, True]
+
+
 def test_a_seed_says_the_same_once_the_prompt_is_cached(model: Backend) -> None:
     for seed in range(12):
         settings = Sampling(temperature=1.0, top_p=0.95, seed=seed)

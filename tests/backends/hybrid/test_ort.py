@@ -23,29 +23,39 @@ import resource, sys
 from pathlib import Path
 from backends.base import BackendError
 from backends.hybrid.folder import read_folder
-from backends.hybrid.ort import OrtExecutor
+from backends.hybrid import ort
 
-folder = read_folder(Path(sys.argv[1]))
+folder, threads, room_mb = read_folder(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
+ort._threads = lambda wanted: wanted  # however few cores there are
 pages = int(Path("/proc/self/statm").read_text().split()[0])
-limit = pages * resource.getpagesize() + 1024 * 1024
+limit = pages * resource.getpagesize() + room_mb * 1024 * 1024
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 try:
-    OrtExecutor(folder, 1, lambda done, what: None)
+    ort.OrtExecutor(folder, threads, lambda done, what: None)
 except BackendError as error:
     print(error.code)
 """
 
 
-def test_want_of_memory_is_no_damage(tmp_path: Path) -> None:
-    folder = tiny_folder(tmp_path, layers=1, hidden_size=512, intermediate_size=2048)
+def load_in_little_memory(folder: Path, threads: int, room_mb: int) -> str:
     run = subprocess.run(
-        [sys.executable, "-P", "-c", LOAD_IN_LITTLE_MEMORY, str(folder)],
+        [sys.executable, "-P", "-c", LOAD_IN_LITTLE_MEMORY, str(folder), str(threads), str(room_mb)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         text=True,
         timeout=60,
     )
-    assert run.stdout == "insufficient_memory\n"
+    return run.stdout.strip()
+
+
+def test_want_of_memory_is_no_damage(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path, layers=1, hidden_size=512, intermediate_size=2048)
+    assert load_in_little_memory(folder, 1, 1) == "insufficient_memory"
+
+
+def test_want_of_threads_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path, layers=1)
+    assert load_in_little_memory(folder, 8, 40) == "load_failed"  # each takes 8 MB of addresses for its stack
 
 
 def test_an_error_of_no_known_kind_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,6 +93,8 @@ class Scripted:
                     return "cancelled", usage(text, tokens)
                 case "text":  # one delta of so many characters
                     sink.delta("x" * int(number), 1, None)
+                case "late":  # text from a thread of the engine's own, when the run has ended
+                    threading.Timer(number, sink.delta, ("late", 1, None)).start()
                 case "pid":
                     sink.delta(f"{os.getpid()}", 1, None)
                 case "runs":
