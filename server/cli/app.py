@@ -14,6 +14,7 @@ import typer
 
 from server.cli import chat, convert, key, models, pull, serve
 from server.cli.console import CommandError, say
+from server.streams import open_standard_streams, settle_standard_streams, tell
 
 INTERRUPTED = 130
 
@@ -61,7 +62,10 @@ def _options(
 
 def main() -> None:
     """Run the command line and exit: 0, 1 for an error, 2 for wrong usage, 130 for Ctrl-C."""
-    sys.exit(_run())
+    open_standard_streams()
+    code = _run()
+    settle_standard_streams()
+    sys.exit(code)
 
 
 def _run() -> int:
@@ -98,5 +102,5 @@ def _usage(error: typer.BadParameter) -> int:
     command = error.ctx.command_path if error.ctx is not None else "rkserve"
     message = error.format_message().strip().rstrip(".")
     if message:
-        print(f"{command}: {message}. See {command} --help", file=sys.stderr)
+        tell(sys.stderr, f"{command}: {message}. See {command} --help")
     return 2

@@ -6,6 +6,8 @@ import sys
 
 from rich.console import Console
 
+from server.streams import tell
+
 
 class CommandError(Exception):
     """What went wrong, in lines that also say what to do. Ends the command; exit code 2 for wrong usage."""
@@ -23,4 +25,4 @@ def results() -> Console:
 
 def say(message: str) -> None:
     """Print a line about what is going on, on standard error; never wrapped, so that scripts can read it."""
-    print(f"rkserve: {message}", file=sys.stderr, flush=True)
+    tell(sys.stderr, f"rkserve: {message}")
