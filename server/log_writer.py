@@ -39,8 +39,10 @@ class PatientHandler(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        self._tell_dropped()
-        self._put(line)
+        if self._tell_dropped():
+            self._put(line)
+        else:
+            self._dropped += 1  # even if there is room by now: lines and gaps keep their order
 
     def close(self) -> None:
         """Write what waits, as far as that goes in FLUSH_S. Later records are dropped."""
@@ -54,20 +56,26 @@ class PatientHandler(logging.Handler):
                 pass  # nobody reads: the thread ends with the process
         super().close()
 
-    def _tell_dropped(self) -> None:
+    def _tell_dropped(self) -> bool:
+        """Queue a line about what was dropped. Returns whether nothing is left to be told."""
         refused = self._refused
         lost = self._dropped + refused - self._refused_before
-        if lost and not self._lines.full():
-            self._dropped, self._refused_before = 0, refused
-            told = "%d lines of the log were dropped here"
-            record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, told, (lost,), None)
-            self._put(self.format(record), lost)
+        if not lost:
+            return True
+        if self._lines.full():
+            return False
+        self._dropped, self._refused_before = 0, refused
+        told = "%d lines of the log were dropped here"
+        record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, told, (lost,), None)
+        return self._put(self.format(record), lost)
 
-    def _put(self, line: str, weight: int = 1) -> None:
+    def _put(self, line: str, weight: int = 1) -> bool:
         try:
             self._lines.put_nowait((f"{line}\n".encode(errors="backslashreplace"), weight))
         except queue.Full:
             self._dropped += weight
+            return False
+        return True
 
     def _write(self) -> None:
         while (item := self._lines.get()) is not None:
