@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -27,10 +28,12 @@ from server.http.keys import check_keys
 from server.logs import configure_logging
 from server.registry import load_registry
 from server.settings import Settings, SettingsError
+from server.streams import tell
 
 BACKLOG = 1024
 KEEP_ALIVE_S = 30
 MOST_FILES = 65536
+FEWEST_FILES = 64
 # After the grace time: for the dispatcher to end its workers, and for answers to reach their clients.
 STOP_MARGIN_S = 1.0
 DRAIN_S = 0.4
@@ -47,9 +50,12 @@ def serve(settings: Settings) -> None:
 
 
 def run(app: FastAPI, settings: Settings) -> None:
-    """Run an application of these settings until a signal ends it. Raises SettingsError for a port in use."""
-    sockets = listen(settings.host, settings.port, typed(settings))
+    """Run an application of these settings until a signal ends it.
+
+    Raises SettingsError for a port in use, and where the system allows too few open files.
+    """
     _raise_file_limit()
+    sockets = listen(settings.host, settings.port, typed(settings))
     GracefulServer(server_config(app), settings).run(sockets)
 
 
@@ -158,10 +164,9 @@ class GracefulServer(uvicorn.Server):
         """Start, and say where the server is."""
         await super().startup(sockets)
         if self.started and sockets:
-            with suppress(OSError):  # nobody reads it: a full disk or a closed pipe is no reason not to serve
-                print(f"rkserve is ready at {url_of(sockets[0])}/v1 (stop it with Ctrl+C)", flush=True)
-                for address in network_urls(sockets):
-                    print(f"from other machines: {address}/v1", flush=True)
+            tell(sys.stdout, f"rkserve is ready at {url_of(sockets[0])}/v1 (stop it with Ctrl+C)")
+            for address in network_urls(sockets):
+                tell(sys.stdout, f"from other machines: {address}/v1")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more connections, stop the dispatcher, let the last answers out, cut what is left."""
@@ -192,3 +197,11 @@ def _raise_file_limit() -> None:
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    if soft != resource.RLIM_INFINITY and soft < FEWEST_FILES:
+        raise SettingsError(
+            [
+                f"this process may have only {soft} files open (ulimit -n), and a server needs at least "
+                f"{FEWEST_FILES}, one for each connection and some for each model; allow it 1024 or more"
+            ]
+        )

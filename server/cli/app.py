@@ -12,7 +12,8 @@ import typer
 
 from server.cli import chat, convert, key, models, pull, serve, where
 from server.cli.console import CommandError, say
-from server.cli.ending import INTERRUPTED, Signals, open_standard_streams, output_ended
+from server.cli.ending import INTERRUPTED, Signals, output_ended
+from server.streams import open_standard_streams, settle_standard_streams
 
 # Where this class lives differs between typer's releases; that it is BadParameter's base does not.
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
@@ -63,6 +64,7 @@ def main() -> None:
     code = _run()
     if not output_ended():
         code = code or 1
+    settle_standard_streams()
     sys.exit(code)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 
 from rich.console import Console
+
+from server.streams import tell
 
 
 class CommandError(Exception):
@@ -24,5 +25,4 @@ def results() -> Console:
 
 def say(message: str, command: str = "rkserve") -> None:
     """Print a line about what is going on, on standard error; never wrapped, so that scripts can read it."""
-    with suppress(OSError):  # a closed terminal is no reason to leave work undone
-        print(f"{command}: {message}", file=sys.stderr, flush=True)
+    tell(sys.stderr, f"{command}: {message}")

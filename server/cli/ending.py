@@ -1,4 +1,4 @@
-"""How a command begins and ends as a process: its standard streams, signals, exit code."""
+"""How a command ends as a process: signals, output that could not be written, exit code."""
 
 from __future__ import annotations
 
@@ -28,28 +28,6 @@ class Signals:
         for other in self._caught:  # both often come at once, and tidying up is not to be cut short
             signal.signal(other, signal.SIG_IGN)
         raise KeyboardInterrupt
-
-
-def open_standard_streams() -> None:
-    """Put something in the place of standard streams that were closed (`>&-`).
-
-    Else the next file or socket would get their numbers, and what is printed would go there. Writing to a
-    closed standard output stays an error; messages to a closed standard error are lost.
-    """
-    # The lowest free number is taken, so the order counts.
-    for fd, name, flags in (
-        (0, "stdin", os.O_RDONLY),
-        (1, "stdout", os.O_RDONLY),
-        (2, "stderr", os.O_WRONLY),
-    ):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open(os.devnull, flags)
-            os.set_inheritable(fd, True)
-        if getattr(sys, name) is None:
-            mode = "r" if fd == 0 else "w"
-            setattr(sys, name, os.fdopen(fd, mode, encoding="utf-8", closefd=False))
 
 
 def output_ended() -> bool:
