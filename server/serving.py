@@ -158,10 +158,12 @@ class GracefulServer(uvicorn.Server):
         """Start, and say where the server is."""
         await super().startup(sockets)
         if self.started and sockets:
-            with suppress(OSError):  # nobody reads it: a full disk or a closed pipe is no reason not to serve
-                print(f"rkserve is ready at {url_of(sockets[0])}/v1 (stop it with Ctrl+C)", flush=True)
-                for address in network_urls(sockets):
-                    print(f"from other machines: {address}/v1", flush=True)
+            lines = [f"rkserve is ready at {url_of(sockets[0])}/v1 (stop it with Ctrl+C)"]
+            lines += [f"from other machines: {address}/v1" for address in network_urls(sockets)]
+            # Nobody may read it: a full disk or a closed pipe is no reason not to serve, or to fail at the
+            # end, as Python does for what its own buffer cannot get rid of.
+            with suppress(OSError):
+                os.write(1, "".join(f"{line}\n" for line in lines).encode())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more connections, stop the dispatcher, let the last answers out, cut what is left."""
