@@ -18,6 +18,8 @@ help:
 	@echo "make bench      measure speed and memory (long; stop other work first)"
 	@echo "make oracle     make the reference values of the tests again (needs torch, of its own)"
 	@echo "make lock       renew the locked dependencies"
+	@echo "make setup      set up what is needed, or mend it, and nothing more (PYTHON=python3.12: for that one)"
+	@echo "make clean      remove what the others made here; models and keys stay, see docs/files.md"
 
 # A Python that was named makes the environment anew where another one made it; python3 takes it as it is.
 setup:

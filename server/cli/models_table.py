@@ -85,7 +85,7 @@ def print_table(rows: Sequence[Row]) -> list[str]:
         if chosen[-1] is _REMARK:
             cells[-1].truncate(room, overflow="ellipsis")
         table.add_row(*cells)
-    console.print(table, crop=False)
+    console.print(table, crop=False)  # as wide as it is: what does not fit was left out
     return left_out
 
 

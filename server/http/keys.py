@@ -86,7 +86,7 @@ class Gate:
 def _known(keys: KeyRing, key: str | None) -> str:
     if keys.empty:
         raise InvalidApiKey(
-            "this server asks for an API key and has none yet; `rkserve key add NAME` on it makes one"
+            "there is no API key on this server, so nobody gets in until `rkserve key add NAME` makes one"
         )
     if key is None:
         raise InvalidApiKey("this server asks for an API key: send the header Authorization: Bearer KEY")

@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from tests.convert.gguf_files import write_gguf
-from tests.server.cli.command import COMMAND, ROOT, models_dir, rkserve
+from tests.convert.gguf_files import gguf_config, write_gguf
+from tests.server.cli.command import COMMAND, ROOT, environment, models_dir, rkserve
 from tests.serving import running_server
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_conversion_which_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "deep.gguf", gguf_config(num_layers=120))
+    process = subprocess.Popen(
+        [*COMMAND, "convert", "gguf", "deep.gguf", "--out", "deep"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert "reading deep.gguf" in process.stderr.readline()
+        while not (tmp_path / ".deep.partial").exists():
+            assert process.poll() is None
+            time.sleep(0.01)  # another process works: there is no event of it to wait for
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+        assert process.stderr.read().splitlines()[-1] == "rkserve: interrupted"
+    finally:
+        process.kill()
+        process.communicate()
+    assert [path.name for path in tmp_path.iterdir()] == ["deep.gguf"]
 
 
 @pytest.mark.parametrize("has_file", [False, True], ids=["a new models.yaml", "added to one"])

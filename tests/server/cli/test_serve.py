@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx2
@@ -127,6 +128,39 @@ def test_the_demo_model_is_the_default_where_it_is_the_only_one(tmp_path: Path, 
         )
     assert answer.status_code == 200, answer.text
     assert answer.json()["model"] == "smollm2-135m"
+
+
+def test_a_server_whose_output_nobody_takes_serves_and_ends_well(tmp_path: Path) -> None:
+    port = free_port()
+    with open("/dev/full", "wb") as full:
+        process = subprocess.Popen(
+            [*COMMAND, "serve", "--port", str(port)],
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    try:
+        wait_until_up(f"http://127.0.0.1:{port}/health", process)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, "Traceback" in err, "lost" in err) == (0, False, False)
+
+
+def wait_until_up(url: str, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            if httpx2.get(url, timeout=5, trust_env=False).status_code == 200:
+                return
+        except httpx2.TransportError:
+            time.sleep(0.05)  # another process starts: there is no event of it to wait for
+    raise AssertionError("the server did not start")
 
 
 def test_a_closed_terminal_ends_a_server_whose_session_make_or_a_script_leads(tmp_path: Path) -> None:
