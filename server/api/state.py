@@ -10,6 +10,7 @@ from server.generation.service import GenerationService
 from server.registry import Registry
 from server.scheduling import Dispatcher
 from server.settings import Settings
+from server.templates import Templates
 from server.workers.runtimes import Runtimes
 
 
@@ -21,6 +22,7 @@ class AppState:
     registry: Registry
     dispatcher: Dispatcher
     runtimes: Runtimes
+    templates: Templates
     generations: GenerationService
 
     @property

@@ -13,7 +13,8 @@ from server.cli.console import results, say
 from server.cli.context import ModelsDir, ModelsFile, registry_for, settings_for
 
 if TYPE_CHECKING:
-    from server.registry import Entry
+    from server.registry import Entry, Registry
+    from server.templates import Templates
     from server.workers.runtimes import Runtimes
 
 EXAMPLES = "Examples: [bold]rkserve models[/], [bold]rkserve models --json[/]"
@@ -50,6 +51,7 @@ def models(
     ] = None,
 ) -> None:
     """List the models that are known: which are installed, what they need, how good and quick they are."""
+    from server.templates import Templates
     from server.workers.runtimes import Runtimes
 
     settings = settings_for(
@@ -57,7 +59,10 @@ def models(
     )
     registry = registry_for(settings)
     runtimes = Runtimes(settings)
-    rows = [_row(entry, settings.models_dir, runtimes) for entry in registry.entries.values()]
+    templates = Templates(settings.models_dir)
+    rows = [
+        _row(entry, registry, settings.models_dir, runtimes, templates) for entry in registry.entries.values()
+    ]
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
         return
@@ -68,12 +73,14 @@ def models(
         say(f"none is installed in {settings.models_dir}; rkserve pull smollm2-135m fetches the demo model")
 
 
-def _row(entry: Entry, models_dir: Path, runtimes: Runtimes) -> Row:
+def _row(entry: Entry, registry: Registry, models_dir: Path, runtimes: Runtimes, templates: Templates) -> Row:
     from server.registry.last_load import read_last_load
 
     installed = entry.installed(models_dir)
     library, problem = runtimes.describe(entry)
     last = read_last_load(entry, models_dir) if installed else None
+    template = templates.problem(entry) if installed else None
+    template = template and registry.located(entry, "template", template)
     return Row(
         id=entry.id,
         installed=installed,
@@ -85,7 +92,10 @@ def _row(entry: Entry, models_dir: Path, runtimes: Runtimes) -> Row:
         tokens_per_s=entry.measured.tokens_per_s,
         remark=entry.measured.remark,
         details={} if last is None else last.details,
-        warnings=[*([problem] if problem and installed else []), *([] if last is None else last.warnings)],
+        warnings=[
+            *(text for text in (problem, template) if text and installed),
+            *([] if last is None else last.warnings),
+        ],
     )
 
 

@@ -94,7 +94,8 @@ class GenerationService:
             thinking=request.thinking if entry.thinking is not None else None,
             continue_final=request.continue_final,
         )
-        if sum(len(message.get("content") or "") for message in messages) < LARGE:
+        size = sum(len(message.get("content") or "") for message in messages)
+        if size < LARGE and self._templates.quick(entry):
             return render()
         return await asyncio.to_thread(render)
 
