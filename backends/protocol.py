@@ -159,8 +159,11 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_frame(message: ToWorker | FromWorker) -> bytes:
-    """Return one message as a frame."""
-    body = _encoder.encode(message)
+    """Return one message as a frame. Raises ProtocolError for one that has no encoding or is too long."""
+    try:
+        body = _encoder.encode(message)
+    except (ValueError, OverflowError, TypeError) as error:  # half of a character; an integer over 64 bits
+        raise ProtocolError(f"a {type(message).__name__} cannot be sent: {error}") from error
     if len(body) > MAX_FRAME_BYTES:
         raise ProtocolError(f"a message of {len(body)} bytes is over the limit of {MAX_FRAME_BYTES}")
     return _LENGTH.pack(len(body)) + body

@@ -46,6 +46,8 @@ from server.workers.pending import Pending, RunEvent
 from server.workers.process import WorkerProcess
 from server.workers.timeouts import Timeouts, most_tokens
 
+__all__ = ["RunEvent", "WorkerClient"]
+
 logger = logging.getLogger(__name__)
 
 
@@ -148,8 +150,9 @@ class WorkerClient(asyncio.Protocol):
                     f"The worker of {self._spec.model_id} has just ended. Send the request again."
                 )
             )
-        run = self._pending.new_run(on_event)
-        self._write(Generate(run.request_id, params))
+        request_id = self._pending.next_id()
+        self._ask(Generate(request_id, params))
+        run = self._pending.new_run(request_id, on_event)
         self._process.output.forget()
         self._hang.run_begins(most_tokens(params, self._spec.context_length))
         await run.done
@@ -168,10 +171,10 @@ class WorkerClient(asyncio.Protocol):
         """Return a prompt's length in tokens; works while a run goes on. Raises ApiError."""
         if self.ending or self.info is None:
             raise BackendCrashed(f"The worker of {self._spec.model_id} is not there. Send the request again.")
-        request_id, tokens = self._pending.new_count()
-        self._write(Count(request_id, prompt))
+        request_id = self._pending.next_id()
+        self._ask(Count(request_id, prompt))
         try:
-            return await tokens
+            return await self._pending.new_count(request_id)
         finally:
             self._pending.forget_count(request_id)
 
@@ -183,16 +186,25 @@ class WorkerClient(asyncio.Protocol):
         self._write(Unload())
         self._hang.must_end("did not unload its model in time")
 
-    def kill(self, error: ApiError, why: str) -> None:
-        """End the worker now; whoever waits for it gets `error`. `why` goes into the log."""
-        self._ending.kill(error, why)
+    def kill(self, error: ApiError, why: str | None = None) -> None:
+        """End the worker now; whoever waits for it gets `error`. `why` goes into the log, else the error."""
+        self._ending.kill(error, why or error.message)
         self._settle(error)
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's are no subclasses of asyncio's
-        self._write(Load(self._spec, self._heartbeat_s))
+        try:
+            self._write(Load(self._spec, self._heartbeat_s))
+        except ProtocolError as error:
+            self.kill(
+                errors.LoadFailed(
+                    f"{self._spec.model_id} cannot be loaded: {error}. Correct its entry in models.yaml, or "
+                    "the name of its folder."
+                ),
+                "it cannot be told what to load",
+            )
 
     def data_received(self, data: bytes) -> None:
         if self._ending.killed:
@@ -308,6 +320,13 @@ class WorkerClient(asyncio.Protocol):
         """Tell everyone who waits that the worker ends with `error`."""
         self._hang.stop()
         self._pending.fail(error)
+
+    def _ask(self, message: Generate | Count) -> None:
+        """Send what came from a client. Raises InvalidRequest if it cannot be sent; the worker goes on."""
+        try:
+            self._write(message)
+        except ProtocolError as error:
+            raise errors.InvalidRequest(f"The request cannot be passed on: {error}.") from error
 
     def _write(self, message: ToWorker) -> None:
         if self._transport is not None:
