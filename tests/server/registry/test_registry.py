@@ -9,6 +9,7 @@ from packaging.specifiers import SpecifierSet
 from pydantic import ValidationError
 
 from backends.base import HybridOptions, ModelSpec, RkllmOptions
+from server.app import create_app
 from server.errors import ModelNotFound
 from server.registry import Registry, load_registry, model_spec
 from server.registry.entry import example_entry, satisfiable
@@ -220,3 +221,22 @@ def test_a_message_about_an_entry_says_where_it_stands_if_it_is_one_s_own(tmp_pa
     assert registry.located(mine, "template", "odd") == f"{file}:6: models.mine.template: odd"
     assert registry.located(packaged, "template", "odd") == "odd"
     assert Registry({"mine": mine}).located(mine, "template", "odd") == "odd"
+
+
+def test_the_server_says_at_its_start_what_is_wrong_with_models_of_one_s_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = own_file(tmp_path, template="gone.jinja")
+    settings = Settings(models_dir=tmp_path / "models", models_file=file)
+    with caplog.at_level("WARNING", "server.app"):
+        create_app(settings, load_registry(settings))
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == ("WARNING", load_registry(settings).missing()[0])
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    (tmp_path / "models" / "mine" / "meta2.json").touch()
+    caplog.clear()
+    with caplog.at_level("WARNING", "server.app"):
+        create_app(settings, load_registry(settings))
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert record.getMessage().startswith(f"{file}:6: models.mine.template: mine is not served. ")
