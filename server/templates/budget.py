@@ -57,7 +57,7 @@ class Budget:
             self._left -= len(value) if isinstance(value, str) else ITEM * _length(value)
         self._left -= ITEM
         if self._left < 0:
-            raise OverBudget("it makes too much text")
+            raise OverBudget("it makes too much text, or takes too many steps")
         if time.thread_time() > self._deadline:
             raise OverBudget("it takes too long")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from server.registry import Entry
-from server.templates import budget
 from tests.server.scripted import entry, serving
 
 
@@ -52,18 +51,17 @@ async def test_a_template_that_is_not_there(tmp_path: Path) -> None:
 
 
 async def test_a_template_that_computes_without_end_holds_up_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(budget, "SECONDS", 1.0)
     loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     async with serving(tmp_path, more=[templated(tmp_path, "endless", loops)]) as served:
         endless = asyncio.ensure_future(served.chat(model="endless"))
-        for _ in range(5):
-            assert (await served.chat()).status_code == 200
-            assert not endless.done()
+        # It computes for 3 s of the processor, in which others are answered.
+        assert (await served.chat()).status_code == 200
+        assert not endless.done()
         response = await endless
         assert (response.status_code, response.json()["error"]["code"]) == (503, "load_failed")
-        assert "it takes too long" in response.json()["error"]["message"]
+        assert "does what no template may: it " in response.json()["error"]["message"]
 
 
 async def test_a_template_that_complains_blames_the_messages(tmp_path: Path) -> None:
