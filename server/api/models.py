@@ -40,6 +40,8 @@ def _model(state: AppState, entry: Entry) -> dict[str, Any]:
         warnings += [] if problem is None else [problem]
     else:
         runtime = info.runtime
+    if (problem := state.templates.problem(entry)) is not None:
+        warnings.append(problem)
     return {
         "id": entry.id,
         "object": "model",

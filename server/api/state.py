@@ -11,6 +11,7 @@ from server.generation.service import GenerationService
 from server.registry import Registry
 from server.scheduling import Dispatcher
 from server.settings import Settings
+from server.templates import Templates
 from server.workers.runtimes import Runtimes
 
 
@@ -22,6 +23,7 @@ class AppState:
     registry: Registry
     dispatcher: Dispatcher
     runtimes: Runtimes
+    templates: Templates
     generations: GenerationService
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # whose turn it is to parse a large body
 

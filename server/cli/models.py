@@ -14,7 +14,8 @@ from server.cli.context import ModelsDir, ModelsFile, registry_for, settings_for
 from server.cli.models_table import Row, print_table
 
 if TYPE_CHECKING:
-    from server.registry import Entry
+    from server.registry import Entry, Registry
+    from server.templates import Templates
     from server.workers.runtimes import Runtimes
 
 EXAMPLES = "Examples: [bold]rkserve models[/], [bold]rkserve models --json[/]"
@@ -30,6 +31,7 @@ def models(
     ] = None,
 ) -> None:
     """List the models that are known: which are installed, what they need, how good and quick they are."""
+    from server.templates import Templates
     from server.workers.runtimes import Runtimes
 
     settings = settings_for(
@@ -37,9 +39,9 @@ def models(
     )
     registry = registry_for(settings)
     runtimes = Runtimes(settings)
+    templates = Templates(settings.models_dir)
     rows = [
-        _row(entry, registry.host(entry), settings.models_dir, runtimes)
-        for entry in registry.entries.values()
+        _row(entry, registry, settings.models_dir, runtimes, templates) for entry in registry.entries.values()
     ]
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
@@ -53,12 +55,15 @@ def models(
         say(f"none is installed in {settings.models_dir}; rkserve pull smollm2-135m fetches the demo model")
 
 
-def _row(entry: Entry, host: Entry, models_dir: Path, runtimes: Runtimes) -> Row:
+def _row(entry: Entry, registry: Registry, models_dir: Path, runtimes: Runtimes, templates: Templates) -> Row:
     from server.registry.last_load import read_last_load
 
+    host = registry.host(entry)
     installed = entry.installed(models_dir) and host.installed(models_dir)
     library, problem = runtimes.describe(host)
     last = read_last_load(entry, models_dir) if installed else None
+    template = templates.problem(entry) if installed else None
+    template = template and registry.located(entry, "template", template)
     return Row(
         id=entry.id,
         installed=installed,
@@ -70,7 +75,10 @@ def _row(entry: Entry, host: Entry, models_dir: Path, runtimes: Runtimes) -> Row
         tokens_per_s=entry.measured.tokens_per_s,
         remark=entry.measured.remark,
         details={} if last is None else last.details,
-        warnings=[*([problem] if problem and installed else []), *([] if last is None else last.warnings)],
+        warnings=[
+            *(text for text in (problem, template) if text and installed),
+            *([] if last is None else last.warnings),
+        ],
     )
 
 

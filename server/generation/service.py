@@ -112,7 +112,7 @@ class GenerationService:
             thinking=request.thinking if entry.thinking is not None else None,
             continue_final=request.continue_final,
         )
-        if sum(map(_text_length, messages)) < LARGE:
+        if sum(map(_text_length, messages)) < LARGE and self._templates.quick(entry):
             return render()
         return await asyncio.to_thread(render)
 

@@ -15,6 +15,8 @@ from backends.base import Span
 from server.errors import InvalidRequest
 from server.registry import Entry
 from server.registry.template_names import BUILTIN_TEMPLATES, MODEL_TEMPLATE
+from server.templates.bounded import BoundedEnvironment
+from server.templates.budget import Budget
 from server.templates.environment import (
     Complaint,
     builtin_environment,
@@ -43,6 +45,7 @@ class _Compiled:
     """A template that is ready to run. bos, eos: None where its tokenizer's settings name none."""
 
     template: jinja2.Template
+    environment: BoundedEnvironment | None = None  # of a template whose work is bounded
     bos: str | None = None
     eos: str | None = None
 
@@ -59,11 +62,26 @@ class Templates:
         self._builtin = lru_cache(maxsize=None)(
             lambda name: _Compiled(environment.get_template(f"{name}.jinja"))
         )
-        self._from_file = lru_cache(maxsize=64)(_compile_file)
+        self._from_file = lru_cache(maxsize=64)(_outcome)
+
+    def quick(self, entry: Entry) -> bool:
+        """Whether the entry's template is one of ours, whose time goes with the size of the messages alone.
+
+        Any other one belongs in a thread: what it may take at most is seconds.
+        """
+        return entry.template in BUILTIN_TEMPLATES
 
     def check(self, entry: Entry) -> None:
         """Compile the entry's template. Raises TemplateError, which says what is wrong and where."""
         self._compiled(entry)
+
+    def problem(self, entry: Entry) -> str | None:
+        """Return what is wrong with the entry's template, for its owner; None if it compiles."""
+        try:
+            self.check(entry)
+        except TemplateError as error:
+            return error.message
+        return None
 
     def render(
         self,
@@ -85,14 +103,18 @@ class Templates:
         compiled = self._compiled(entry)
         try:
             context = _context(entry, compiled, messages, tools, thinking, continue_final)
-            rendered = compiled.template.render(context)
+            if compiled.environment is None:
+                rendered = compiled.template.render(context)
+            else:
+                with compiled.environment.spending(Budget(context)):
+                    rendered = compiled.template.render(context)
         except Complaint as complaint:
             raise InvalidRequest(
                 f"The chat template of {entry.id} says: {complaint}", "messages"
             ) from complaint
         except (SecurityError, jinja2.TemplateNotFound) as error:
             raise TemplateError(
-                f"The chat template of {entry.id} does what no template may: {error}. "
+                f"The chat template of {entry.id} does what no template may: {str(error).rstrip('.')}. "
                 "Name a built-in template or a .jinja file of your own in its entry."
             ) from error
         except _FAILURES as error:
@@ -123,14 +145,26 @@ class Templates:
                 f"{file}: the template of {entry.id} cannot be read ({error.strerror}). "
                 "Check the template key of its entry."
             ) from error
-        return self._from_file(file, changed)
+        outcome = self._from_file(file, changed)
+        if isinstance(outcome, TemplateError):
+            raise TemplateError(outcome.message)
+        return outcome
 
 
-def _compile_file(path: Path, _changed: int) -> _Compiled:
+def _outcome(path: Path, _changed: int) -> _Compiled | TemplateError:
+    """Compile a file; what is wrong with it is returned, to be kept as well: finding it out may take long."""
+    try:
+        return _compiled_file(path)
+    except TemplateError as error:
+        return error
+
+
+def _compiled_file(path: Path) -> _Compiled:
     source = read_source(path)
-    return _Compiled(
-        compile_source(model_environment(), source.text, source.name), source.bos or "", source.eos
-    )
+    environment = model_environment()
+    with environment.spending(Budget()):  # what is constant is worked out now
+        template = compile_source(environment, source.text, source.name)
+    return _Compiled(template, environment, source.bos or "", source.eos)
 
 
 def _context(

@@ -46,6 +46,8 @@ from server.workers.pending import Pending, RunEvent
 from server.workers.process import WorkerProcess
 from server.workers.timeouts import Timeouts, most_tokens
 
+__all__ = ["RunEvent", "WorkerClient"]
+
 logger = logging.getLogger(__name__)
 
 
@@ -148,12 +150,9 @@ class WorkerClient(asyncio.Protocol):
                     f"The worker of {self._spec.model_id} has just ended. Send the request again."
                 )
             )
-        run = self._pending.new_run(on_event)
-        try:
-            self._ask(Generate(run.request_id, params))
-        except errors.InvalidRequest:
-            self._pending.end_run(None)
-            raise
+        request_id = self._pending.next_id()
+        self._ask(Generate(request_id, params))
+        run = self._pending.new_run(request_id, on_event)
         self._process.output.forget()
         self._hang.run_begins(most_tokens(params, self._spec.context_length))
         await run.done
@@ -172,10 +171,10 @@ class WorkerClient(asyncio.Protocol):
         """Return a prompt's length in tokens; works while a run goes on. Raises ApiError."""
         if self.ending or self.info is None:
             raise BackendCrashed(f"The worker of {self._spec.model_id} is not there. Send the request again.")
-        request_id, tokens = self._pending.new_count()
+        request_id = self._pending.next_id()
+        self._ask(Count(request_id, prompt))
         try:
-            self._ask(Count(request_id, prompt))
-            return await tokens
+            return await self._pending.new_count(request_id)
         finally:
             self._pending.forget_count(request_id)
 
@@ -187,9 +186,9 @@ class WorkerClient(asyncio.Protocol):
         self._write(Unload())
         self._hang.must_end("did not unload its model in time")
 
-    def kill(self, error: ApiError, why: str) -> None:
-        """End the worker now; whoever waits for it gets `error`. `why` goes into the log."""
-        self._ending.kill(error, why)
+    def kill(self, error: ApiError, why: str | None = None) -> None:
+        """End the worker now; whoever waits for it gets `error`. `why` goes into the log, else the error."""
+        self._ending.kill(error, why or error.message)
         self._settle(error)
 
     # asyncio.Protocol
@@ -204,7 +203,7 @@ class WorkerClient(asyncio.Protocol):
                     f"{self._spec.model_id} cannot be loaded: {error}. Correct its entry in models.yaml, or "
                     "the name of its folder."
                 ),
-                "what it is to load cannot be told to it",
+                "it cannot be told what to load",
             )
 
     def data_received(self, data: bytes) -> None:

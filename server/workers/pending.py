@@ -43,10 +43,15 @@ class Pending:
         self._counts: dict[int, asyncio.Future[int]] = {}
         self._last_id = 0
 
-    def new_run(self, on_event: Callable[[RunEvent], None]) -> PendingRun:
+    def next_id(self) -> int:
+        """Return an id for a new request."""
+        self._last_id += 1
+        return self._last_id
+
+    def new_run(self, request_id: int, on_event: Callable[[RunEvent], None]) -> PendingRun:
         """Open a run; there must be none."""
         assert self.run is None, "one run at a time"
-        self.run = PendingRun(self._next_id(), on_event, self._loop.create_future())
+        self.run = PendingRun(request_id, on_event, self._loop.create_future())
         return self.run
 
     def run_of(self, request_id: int) -> PendingRun | None:
@@ -61,11 +66,10 @@ class Pending:
             _settle(run.done, None, error)
         return run
 
-    def new_count(self) -> tuple[int, asyncio.Future[int]]:
+    def new_count(self, request_id: int) -> asyncio.Future[int]:
         """Open a count. `forget_count` drops it."""
-        request_id = self._next_id()
         future = self._counts[request_id] = self._loop.create_future()
-        return request_id, future
+        return future
 
     def end_count(self, request_id: int, tokens: int, error: ApiError | None = None) -> None:
         """Settle a count, unless it was dropped meanwhile."""
@@ -93,10 +97,6 @@ class Pending:
         if self.run is not None and not self.run.begun:
             return self.end_run(RunNotBegun(error))
         return self.end_run(error)
-
-    def _next_id(self) -> int:
-        self._last_id += 1
-        return self._last_id
 
 
 def _settle(future: asyncio.Future[T], result: T, error: ApiError | None) -> None:

@@ -222,9 +222,9 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(directory: Path, **settings: Any) -> AsyncIterator[Served]:
-    """Run a server on a free port in this event loop until the block ends."""
-    models = (TINY, BOARD, THINKER, OPENED, HALF, ABSENT, EMBEDDER)
+async def serving(directory: Path, *, more: Sequence[Entry] = (), **settings: Any) -> AsyncIterator[Served]:
+    """Run a server on a free port in this event loop until the block ends; it has `more` models as well."""
+    models = (TINY, BOARD, THINKER, OPENED, HALF, ABSENT, EMBEDDER, *more)
     models_dir = directory / "models"
     for model in models:
         if model is not ABSENT:

@@ -110,3 +110,22 @@ def test_a_terminal_gets_a_line_a_model_and_the_columns_it_has_room_for(
     assert all(len(line.rstrip()) <= width for line in lines), lines
     ids = [row["id"] for row in json.loads(rkserve("models", "--json", home=tmp_path).stdout)]
     assert [line.split()[0] for line in lines[1:]] == ids
+
+
+def test_a_template_that_cannot_be_read_is_named_with_its_line_in_models_yaml(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        "version: 1\nmodels:\n  mine:\n    backend: hybrid\n    folder: .\n    template: my.jinja\n"
+        "    context_length: 64\n    memory_mb: 1\n    license: {id: MIT}\n"
+    )
+    folder = models_dir(tmp_path) / "mine"
+    folder.mkdir(parents=True)
+    (folder / "meta2.json").write_bytes(b"{}")
+    done = rkserve("models", "--models-file", str(file), home=tmp_path)
+    assert done.returncode == 0
+    assert f"mine: {file}:6: models.mine.template: {folder}/my.jinja: the template" in done.stderr
+    (folder / "my.jinja").write_text("{% if %}")
+    done = rkserve("models", "--json", "--models-file", str(file), home=tmp_path)
+    (row,) = [row for row in json.loads(done.stdout) if row["id"] == "mine"]
+    (warning,) = row["warnings"]
+    assert warning.startswith(f"{file}:6: models.mine.template: {folder}/my.jinja, line 1: ")

@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +18,8 @@ import pytest
 from server.addresses import network_urls, reachable, url_of
 from server.serving import listen
 from server.settings import SettingsError
+from tests.scripted_server import command
+from tests.sdk.servers import entry, write_registry
 from tests.server.http.raw import RawConnection, connected, post
 from tests.serving import clean_environment
 
@@ -45,18 +46,33 @@ class Process:
         return psutil.Process(self.process.pid).children(recursive=True)
 
 
+def obedient(directory: Path) -> Path:
+    """Install a model that does what the last message says, and return the models.yaml that names it."""
+    folder = directory / "obedient" / "folder"
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        (folder / "meta2.json").write_text("{}")
+    template = directory / "only-the-message.jinja"
+    template.write_text("{{ messages[-1].content }}")
+    return write_registry(
+        directory, {"obedient": {**entry(), "template": str(template), "context_length": 100_000}}
+    )
+
+
 @asynccontextmanager
 async def running(directory: Path, **settings: str) -> AsyncIterator[Process]:
     """Run a server of scripted workers; it is killed at the end if it still runs."""
-    values = {"PORT": "0", "MODELS_DIR": str(directory), "SHUTDOWN_GRACE_S": str(GRACE_S)} | settings
+    values = {
+        "PORT": "0",
+        "MODELS_DIR": str(directory),
+        "MODELS_FILE": str(obedient(directory)),
+        "SHUTDOWN_GRACE_S": str(GRACE_S),
+    } | settings
     environment = clean_environment(
         PYTHONPATH=str(ROOT), **{f"RKSERVE_{name}": value for name, value in values.items()}
     )
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",
-        "-m",
-        "tests.server.scripted_process",
+        *command("tests.server.workers.scripted"),
         env=environment,
         stdout=asyncio.subprocess.PIPE,
     )

@@ -14,7 +14,7 @@ from backends.protocol import Delta
 from server.errors import ApiError, BackendCrashed, ServerBusy
 from server.scheduling.conductor import MOST_WORKERS
 from server.workers.client import WorkerClient
-from tests.server.workers.harness import first, harness, text_of, until
+from tests.server.workers.harness import children, first, harness, text_of, until
 
 ROUNDS = 12
 
@@ -126,3 +126,19 @@ async def test_a_client_that_leaves_meanwhile_starts_no_second_worker(tmp_path: 
         assert len(h.loads("a")) == 1
         async with h.submit("a", "tokens:1") as run:
             await first(run, Delta)
+
+
+async def test_the_npu_is_given_on_only_when_the_worker_is_gone(tmp_path: Path) -> None:
+    async with harness(tmp_path, cpu=(), npu=("a", "b")) as h:
+        h.script_load("a", "linger:0.5 cannot-load")
+        async with h.submit("a", "tokens:1"), h.submit("b", "tokens:1") as waits:
+            await until(lambda: h.loads("b"), "the load of the other model")
+            assert h.loads("a")[0] not in children()
+            await first(waits, Delta)
+
+
+async def test_a_model_in_use_is_not_taken_for_idle(tmp_path: Path) -> None:
+    async with harness(tmp_path, idle_unload_s=0.8, abort_grace_s=0.1) as h:
+        pid = await h.answer("a", "pid")
+        assert len((await h.answer("a", "delay:0.1 tokens:15")).split()) == 15  # for 1.5 s
+        assert await h.answer("a", "pid") == pid

@@ -8,6 +8,7 @@ Every token is `t<i> `.
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 import signal
 import sys
@@ -119,6 +120,17 @@ class Scripted:
             act(name, number)
 
 
+class Lingering(io.StringIO):
+    """A standard output that takes its time when it is flushed, which a worker does as it exits."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def flush(self) -> None:
+        time.sleep(self._seconds)
+
+
 def usage(text: str, tokens: int) -> Usage:
     return Usage(
         prompt_tokens=len(text), cached_tokens=0, completion_tokens=tokens, prefill_ms=1.0, decode_ms=2.0
@@ -163,6 +175,8 @@ def act(name: str, number: float) -> None:
         case "child":  # a grandchild of the server that holds the pipe open
             if os.fork() == 0:
                 time.sleep(1000)
+        case "linger":  # so long after its last message, before it exits
+            sys.stdout = Lingering(number)
         case "cannot-load":
             raise BackendError("model_corrupt", "segment 3 is damaged")
         case "blames-request":
