@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import Event, Lock
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -96,6 +96,28 @@ class GenerateParams(msgspec.Struct, frozen=True, kw_only=True):
     images: list[bytes] = []
 
 
+class EmbedInput(msgspec.Struct, frozen=True, kw_only=True):
+    """One text to embed, or else the token ids of one, taken as they are.
+
+    field: the request field it came in, for errors.
+    """
+
+    prompt: list[Span] = []
+    token_ids: list[int] | None = None
+    field: str = "input"
+
+
+class EmbedParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Texts to embed, each into a vector of its own.
+
+    dimensions None: vectors as long as the model makes them. owner: as in GenerateParams.
+    """
+
+    inputs: list[EmbedInput]
+    dimensions: int | None = None
+    owner: str = ""
+
+
 class TopLogprob(msgspec.Struct, frozen=True, array_like=True):
     """A token that could have been chosen. `data` holds its bytes; `text` what can be shown of them."""
 
@@ -152,12 +174,25 @@ class RkllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     skip_special_token: bool = False
 
 
+class EmbeddingOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The `embeddings:` keys of a registry entry, as far as a worker needs them.
+
+    append: text that follows every input, in which control tokens count. matryoshka: the model was trained so
+    that the beginning of a vector is a vector.
+    """
+
+    pooling: Literal["last", "mean", "cls"] = "last"
+    normalize: bool = True
+    append: str = ""
+    matryoshka: bool = False
+
+
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker needs to load a model. Paths are absolute and were checked by the server.
 
     path: the hybrid folder or the .rkllm file. tokenizer: a tokenizer.json, None for the one in the folder
     (hybrid) or in the file (rkllm). eos: strings or ids that end an answer. repeat_guard: end an answer that
-    only repeats itself.
+    only repeats itself. embeddings None: it makes none.
     """
 
     model_id: str
@@ -171,6 +206,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str | None = None
     hybrid: HybridOptions = HybridOptions()
     rkllm: RkllmOptions = RkllmOptions()
+    embeddings: EmbeddingOptions | None = None
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,3 +290,17 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Give back everything. Called once, when no run is under way."""
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """A backend that makes embeddings too. Called from the same thread as `generate`."""
+
+    def embed(
+        self, params: EmbedParams, sink: Sink, cancelled: Cancellation
+    ) -> tuple[FinishReason, Usage, list[bytes]]:
+        """Return a vector for each input, as little-endian float32. Raises as `generate` does.
+
+        All inputs are checked before the first is run. Reports progress to the sink's `prefill`. "cancelled"
+        and no vectors once the event is set.
+        """

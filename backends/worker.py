@@ -27,6 +27,7 @@ from backends.base import (
     Backend,
     BackendError,
     Cancellation,
+    Embedder,
     EngineLost,
     ModelSpec,
     Progress,
@@ -39,6 +40,7 @@ from backends.protocol import (
     Count,
     Counted,
     Delta,
+    Embed,
     Failed,
     Finished,
     FrameDecoder,
@@ -134,7 +136,7 @@ class Worker:
         self._sock = sock
         self._load_model = load
         self._outbox = Outbox(sock)
-        self._jobs: SimpleQueue[Load | Generate | Unload] = SimpleQueue()
+        self._jobs: SimpleQueue[Load | Generate | Embed | Unload] = SimpleQueue()
         self._counts: SimpleQueue[Count] = SimpleQueue()
         self._cancelled: dict[int, Cancellation] = {}
         self._beat_s: float | None = None
@@ -149,8 +151,8 @@ class Worker:
         if backend is None:
             return 0
         self._start(lambda: self._count(backend), "count")
-        while isinstance(job := self._jobs.get(), Generate):
-            self._generate(backend, job)
+        while isinstance(job := self._jobs.get(), Generate | Embed):
+            self._run(backend, job)
         backend.close()
         return 0
 
@@ -185,7 +187,7 @@ class Worker:
         self._outbox.send(Ready(backend.info))
         return backend
 
-    def _generate(self, backend: Backend, job: Generate) -> None:
+    def _run(self, backend: Backend, job: Generate | Embed) -> None:
         request_id = job.request_id
         cancelled = self._cancelled[request_id]
         sink = RunSink(self._outbox, request_id)
@@ -197,8 +199,14 @@ class Worker:
                     prompt_tokens=0, cached_tokens=0, completion_tokens=0, prefill_ms=0.0, decode_ms=0.0
                 )
                 answer = Finished(request_id, "cancelled", nothing)
-            else:
+            elif isinstance(job, Generate):
                 answer = Finished(request_id, *backend.generate(job.params, sink, cancelled))
+            elif isinstance(backend, Embedder):
+                answer = Finished(request_id, *backend.embed(job.params, sink, cancelled))
+            else:
+                raise BackendError(
+                    "unsupported_parameter", "The engine of this model makes no embeddings.", "model"
+                )
         except BackendError as error:
             answer = Failed(request_id, error.code, error.message, error.param)
             lost = isinstance(error, EngineLost)
@@ -244,7 +252,7 @@ class Worker:
                     cancelled.set()
             case Count():
                 self._counts.put(message)
-            case Generate(request_id=request_id):
+            case Generate(request_id=request_id) | Embed(request_id=request_id):
                 self._cancelled[request_id] = Cancellation()
                 self._jobs.put(message)
             case Load(heartbeat_s=heartbeat_s):

@@ -20,6 +20,7 @@ from backends.base import (
     Backend,
     BackendError,
     Cancellation,
+    EmbedParams,
     FinishReason,
     GenerateParams,
     ModelInfo,
@@ -115,7 +116,7 @@ class RkllmBackend:
             warnings.append("The runtime would not switch its own chat template off.")
         if encoder.vocab_size is None:
             warnings.append("Without a tokenizer, prompts are counted by estimate. Name one in the entry.")
-        if not spec.eos:
+        if not spec.eos and spec.embeddings is None:
             warnings.append("No eos is set: only the runtime's own ends an answer, and it may be wrong.")
         self.info = ModelInfo(
             runtime=f"librkllmrt {version}",
@@ -159,6 +160,26 @@ class RkllmBackend:
             sink.warn(repetition.warning(self._spec.model_id))
         usage = self._usage(encoded, outcome, answer.made, limit)
         return _finish_reason(outcome, usage.completion_tokens, limit), usage
+
+    def embed(
+        self, params: EmbedParams, sink: Sink, cancelled: Cancellation
+    ) -> tuple[FinishReason, Usage, list[bytes]]:
+        """Make embeddings. See base.Embedder."""
+        if self._spec.embeddings is None:
+            raise BackendError(
+                "unsupported_parameter", f"{self._spec.model_id} makes no embeddings.", "model"
+            )
+        from backends.rkllm.embedding import EmbeddingRun  # brings numpy, 20 MB, for such models only
+
+        run = EmbeddingRun(
+            model_id=self._spec.model_id,
+            options=self._spec.embeddings,
+            encoder=self._encoder,
+            session=self._session,
+            context=self._context,
+            limit=self._context.length - CONTEXT_RESERVE,
+        )
+        return run.embed(params, sink, cancelled)
 
     def close(self) -> None:
         """Give back the model and the process's output."""

@@ -59,6 +59,9 @@ class Ended(Enum):
 OnToken = Callable[[int, bytes], Ended | None]
 """Takes a token's id and text, which may be none or part of a character; returns why to end, if so."""
 
+OnRows = Callable[[int, int, int], None]
+"""Takes the address of float32 rows, how many there are, and their width; valid only during the call."""
+
 
 @dataclass(frozen=True)
 class SessionOptions:
@@ -103,6 +106,7 @@ class Session:
         """Load a model; takes a minute from an SD card. Raises BackendError, LayoutMismatch."""
         self._functions: Any = library.functions
         self._has_kv_size = "rkllm_get_kv_cache_size" not in library.missing
+        self._can_clear = "rkllm_clear_kv_cache" not in library.missing
         self._capture = capture
         self._runs: dict[int, _Run] = {}
         self._ids = itertools.count(1)  # userdata; 0 would be NULL
@@ -140,17 +144,47 @@ class Session:
         `on_token` is called for each token until it says to end. Raises what it raises, BackendError for what
         the library complains of, EngineLost.
         """
-        mark = self._capture.mark()
-        run = _Run(on_token, cancelled)
-        userdata = next(self._ids)
-        self._runs[userdata] = run
-        run_input, _keep = _input(prompt)
         infer = RKLLMInferParam(
             mode=RKLLMInferMode.GENERATE,
             sampling_params=ctypes.pointer(sampling),
             keep_history=0,
             max_new_tokens=max_new_tokens,
         )
+        return self._execute(_Run(on_token, cancelled), prompt, infer, cancelled)
+
+    def hidden_states(self, prompt: Sequence[int] | str, on_rows: OnRows, cancelled: Cancellation) -> Outcome:
+        """Compute the last hidden states of token ids or a text; returns when the library has returned.
+
+        `on_rows` is called for each piece of them; an empty one is left out. Raises as `run` does.
+        """
+        # Nothing is sampled; the library may look at the values all the same.
+        neutral = RKLLMSamplingParam(
+            top_k=1, top_p=1.0, temperature=1.0, repeat_penalty=1.0, mirostat_tau=5.0, mirostat_eta=0.1
+        )
+        infer = RKLLMInferParam(
+            mode=RKLLMInferMode.GET_LAST_HIDDEN_LAYER,
+            sampling_params=ctypes.pointer(neutral),
+            keep_history=0,
+            max_new_tokens=1,
+        )
+        return self._execute(_HiddenRun(on_rows, cancelled), prompt, infer, cancelled)
+
+    def clear_kv_cache(self) -> None:
+        """Forget all that was computed, as far as the library can; not in a run."""
+        if self._can_clear:
+            self._functions.rkllm_clear_kv_cache(self._handle, 0, None, None)
+
+    def _execute(
+        self,
+        run: _Run,
+        prompt: Sequence[int] | str,
+        infer: RKLLMInferParam,
+        cancelled: Cancellation,
+    ) -> Outcome:
+        mark = self._capture.mark()
+        userdata = next(self._ids)
+        self._runs[userdata] = run
+        run_input, _keep = _input(prompt)
         ender = threading.Thread(target=self._end_early, args=(run,), name="abort", daemon=True)
         ender.start()
         cancelled.listen(run.cancel)
@@ -285,6 +319,27 @@ class _Run:
             if not self.asked.is_set():
                 self.ended = why
                 self.asked.set()
+
+
+class _HiddenRun(_Run):
+    """A run that makes hidden states instead of tokens."""
+
+    def __init__(self, on_rows: OnRows, cancelled: Cancellation) -> None:
+        super().__init__(_no_token, cancelled)
+        self._on_rows = on_rows
+
+    def _take_token(self, result: Any) -> None:
+        if self.asked.is_set():
+            self.again.set()
+            return
+        layer = result.last_hidden_layer
+        if layer.hidden_states and layer.num_tokens > 0 and layer.embd_size > 0:
+            address = ctypes.addressof(layer.hidden_states.contents)
+            self._on_rows(address, layer.num_tokens, layer.embd_size)
+
+
+def _no_token(token_id: int, text: bytes) -> None:
+    return None
 
 
 def _init_param(param: RKLLMParam, options: SessionOptions) -> RKLLMParam:

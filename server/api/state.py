@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from server.generation.embedding import EmbeddingService
 from server.generation.service import GenerationService
 from server.registry import Registry
 from server.scheduling import Dispatcher
@@ -22,6 +23,7 @@ class AppState:
     dispatcher: Dispatcher
     runtimes: Runtimes
     generations: GenerationService
+    embeddings: EmbeddingService
 
     @property
     def max_body_bytes(self) -> int:

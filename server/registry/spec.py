@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backends.base import HybridOptions, ModelSpec, RkllmOptions
+from backends.base import EmbeddingOptions, HybridOptions, ModelSpec, RkllmOptions
 from server.registry.entry import Entry
 from server.settings import Settings
 
@@ -38,6 +38,19 @@ def model_spec(entry: Entry, settings: Settings, library: Path | None = None) ->
             meta=None if hybrid.meta is None else str(_absolute(directory / hybrid.meta)),
         ),
         rkllm=RkllmOptions() if entry.backend == "hybrid" else _rkllm(entry, library),
+        embeddings=_embeddings(entry),
+    )
+
+
+def _embeddings(entry: Entry) -> EmbeddingOptions | None:
+    block = entry.embeddings
+    if block is None:
+        return None
+    return EmbeddingOptions(
+        pooling=block.pooling,
+        normalize=block.normalize,
+        append=block.append or "",
+        matryoshka=block.matryoshka,
     )
 
 

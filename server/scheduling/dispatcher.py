@@ -316,14 +316,14 @@ class Dispatcher:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         try:
-            for index, params in enumerate(run.job.params):
+            for index, params in enumerate(run.job.work):
                 if run.left:
                     break
                 await slot.client.generate(params, partial(run.push, index))
         except ApiError as error:
             run.fail(error)
         run.finish()
-        if run.job.params:
+        if run.job.work:
             self._mean_job_s += 0.2 * (loop.time() - begun - self._mean_job_s)
 
     # what happens to workers

@@ -13,12 +13,13 @@ from typing import Self, cast
 
 import msgspec
 
-from backends.base import GenerateParams, ModelInfo, ModelSpec, Span
+from backends.base import EmbedParams, GenerateParams, ModelInfo, ModelSpec, Span
 from backends.protocol import (
     Cancel,
     Count,
     Counted,
     Delta,
+    Embed,
     Failed,
     Finished,
     FrameDecoder,
@@ -143,11 +144,13 @@ class WorkerClient(asyncio.Protocol):
         """Wait until the model is loaded. Raises LoadError, or BackendTimeout if the load hangs."""
         return await asyncio.shield(self._loaded)
 
-    async def generate(self, params: GenerateParams, on_event: Callable[[RunEvent], None]) -> None:
-        """Make one answer; its events go to `on_event`, the last of them Finished. One at a time.
+    async def generate(
+        self, params: GenerateParams | EmbedParams, on_event: Callable[[RunEvent], None]
+    ) -> None:
+        """Make one answer, or one request's vectors; events go to `on_event`, the last of them Finished.
 
-        Returns when the worker is free again. Raises the ApiError that the run failed with; after `cancel`
-        it returns or raises all the same. Not to be cancelled as a task: use `cancel`.
+        One at a time. Returns when the worker is free again. Raises the ApiError that the run failed with;
+        after `cancel` it returns or raises all the same. Not to be cancelled as a task: use `cancel`.
         """
         assert self._answer is None, "one run at a time"
         if self.ending:
@@ -156,7 +159,10 @@ class WorkerClient(asyncio.Protocol):
             )
         self._last_id += 1
         answer = _Answer(self._last_id, on_event, self._loop.create_future())
-        self._write(Generate(answer.request_id, params))
+        if isinstance(params, EmbedParams):
+            self._write(Embed(answer.request_id, params))
+        else:
+            self._write(Generate(answer.request_id, params))
         self._answer = answer
         self._process.output.forget()
         self._vigil.run_begins(most_tokens(params, self._spec.context_length))

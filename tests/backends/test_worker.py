@@ -15,13 +15,14 @@ from typing import Literal
 
 import pytest
 
-from backends.base import GenerateParams, Sampling, Span
+from backends.base import EmbedInput, EmbedParams, GenerateParams, Sampling, Span
 from backends.lifeline import ORPHANED
 from backends.protocol import (
     Cancel,
     Count,
     Counted,
     Delta,
+    Embed,
     Failed,
     Finished,
     FrameDecoder,
@@ -124,6 +125,17 @@ def test_a_run_that_fails_is_followed_by_others(tmp_path: Path) -> None:
         w.send(Generate(1, params("refuse")), Generate(2, params("tokens:1")))
         assert w.receive() == Failed(1, "context_length_exceeded", "no room", "messages")
         assert w.receive() == Delta(2, "t0 ", 1)
+
+
+def test_an_engine_without_embeddings_says_so_and_goes_on(tmp_path: Path) -> None:
+    with worker() as w:
+        w.load(tmp_path)
+        w.send(Embed(3, EmbedParams(inputs=[EmbedInput(prompt=[Span("Hi", False)])])))
+        failed = w.receive()
+        assert isinstance(failed, Failed)
+        assert (failed.request_id, failed.code, failed.param) == (3, "unsupported_parameter", "model")
+        w.send(Generate(4, params("tokens:1")))
+        assert isinstance(w.receive(), Delta)
 
 
 def test_cancel_ends_a_run_at_its_next_token(tmp_path: Path) -> None:

@@ -180,7 +180,12 @@ THINKER = entry(
 OPENED = THINKER.model_copy(update={"id": "opened", "template": "granite4.2"})
 HALF = THINKER.model_copy(update={"id": "half", "template": "rwkv"})
 ABSENT = entry("absent")
-EMBEDDER = entry("embedder", capabilities=("embeddings",), embeddings={"pooling": "mean"})
+EMBEDDER = entry(
+    "embedder",
+    backend="rkllm",
+    capabilities=("embeddings",),
+    embeddings={"pooling": "mean", "instruction": "Query: "},
+)
 
 
 def install(model: Entry, models_dir: Path) -> None:

@@ -85,6 +85,7 @@ async def test_the_openapi_document_is_whole_and_tells_the_bodies(served: Served
         "/v1/models",
         "/v1/models/{name}",
         "/v1/chat/completions",
+        "/v1/embeddings",
     }
     operation = document["paths"]["/v1/chat/completions"]["post"]
     reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
