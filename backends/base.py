@@ -157,6 +157,13 @@ class HybridOptions(msgspec.Struct, frozen=True, kw_only=True):
     meta: str | None = None
 
 
+class PromptCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A file for the KV cache of a prompt's fixed beginning. directory: where it may lie, also if missing."""
+
+    directory: str
+    prefix: list[Span]
+
+
 class RkllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The `rkllm:` keys of a registry entry, and which runtime library the server has chosen for it.
 
@@ -172,6 +179,7 @@ class RkllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     embed_flash: bool = True
     n_keep: int = -1
     skip_special_token: bool = False
+    prompt_cache: PromptCacheOptions | None = None
 
 
 class EmbeddingOptions(msgspec.Struct, frozen=True, kw_only=True):

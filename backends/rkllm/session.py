@@ -32,6 +32,7 @@ from backends.rkllm.structs import (
     RKLLMInferParam,
     RKLLMInput,
     RKLLMParam,
+    RKLLMPromptCacheParam,
     RKLLMSamplingParam,
     RKLLMTokenInput,
 )
@@ -106,6 +107,10 @@ class Session:
         """Load a model; takes a minute from an SD card. Raises BackendError, LayoutMismatch."""
         self._functions: Any = library.functions
         self._has_kv_size = "rkllm_get_kv_cache_size" not in library.missing
+        self.has_prompt_cache = not library.missing & {
+            "rkllm_load_prompt_cache",
+            "rkllm_release_prompt_cache",
+        }
         self._can_clear = "rkllm_clear_kv_cache" not in library.missing
         self._capture = capture
         self._runs: dict[int, _Run] = {}
@@ -157,10 +162,7 @@ class Session:
 
         `on_rows` is called for each piece of them; an empty one is left out. Raises as `run` does.
         """
-        # Nothing is sampled; the library may look at the values all the same.
-        neutral = RKLLMSamplingParam(
-            top_k=1, top_p=1.0, temperature=1.0, repeat_penalty=1.0, mirostat_tau=5.0, mirostat_eta=0.1
-        )
+        neutral = _neutral_sampling()
         infer = RKLLMInferParam(
             mode=RKLLMInferMode.GET_LAST_HIDDEN_LAYER,
             sampling_params=ctypes.pointer(neutral),
@@ -168,6 +170,37 @@ class Session:
             max_new_tokens=1,
         )
         return self._execute(_HiddenRun(on_rows, cancelled), prompt, infer, cancelled)
+
+    def save_prompt_cache(self, prompt: Sequence[int] | str, path: Path) -> bool:
+        """Compute a prompt and have the library write its KV cache to a file; returns whether it says it did.
+
+        Raises EngineLost where the library is of no more use.
+        """
+        cache = RKLLMPromptCacheParam(save_prompt_cache=1, prompt_cache_path=str(path).encode())
+        neutral = _neutral_sampling()
+        infer = RKLLMInferParam(
+            mode=RKLLMInferMode.GENERATE,
+            prompt_cache_params=ctypes.pointer(cache),
+            sampling_params=ctypes.pointer(neutral),
+            keep_history=0,
+            max_new_tokens=1,
+        )
+        run = _Run(_no_token, Cancellation())
+        status, lines = self._launch(run, prompt, infer, Cancellation())
+        _raise_fatal(read_faults(lines))
+        return status == 0 and not run.error
+
+    def load_prompt_cache(self, path: Path) -> bool:
+        """Fill the KV cache from a file; returns whether it worked. What the cache held is lost either way.
+
+        Raises EngineLost where the library is of no more use.
+        """
+        mark = self._capture.mark()
+        status = self._functions.rkllm_load_prompt_cache(self._handle, str(path).encode())
+        _raise_fatal(read_faults(self._capture.since(mark)))
+        if status != 0:
+            self._functions.rkllm_release_prompt_cache(self._handle)  # whatever it has read of it
+        return bool(status == 0)
 
     def clear_kv_cache(self) -> None:
         """Forget all that was computed, as far as the library can; not in a run."""
@@ -181,6 +214,14 @@ class Session:
         infer: RKLLMInferParam,
         cancelled: Cancellation,
     ) -> Outcome:
+        status, lines = self._launch(run, prompt, infer, cancelled)
+        self._check(run, status, lines)
+        return run.outcome()
+
+    def _launch(
+        self, run: _Run, prompt: Sequence[int] | str, infer: RKLLMInferParam, cancelled: Cancellation
+    ) -> tuple[int, list[str]]:
+        """Run until the library has returned; returns what it returned, and the lines it wrote meanwhile."""
         mark = self._capture.mark()
         userdata = next(self._ids)
         self._runs[userdata] = run
@@ -197,8 +238,7 @@ class Session:
             cancelled.listen(None)
             ender.join()
             del self._runs[userdata]
-        self._check(run, status, self._capture.since(mark))
-        return run.outcome()
+        return status, self._capture.since(mark)
 
     def kv_cache_size(self) -> int | None:
         """Return how many tokens the KV cache holds, None where the library does not say; not in a run."""
@@ -236,8 +276,7 @@ class Session:
     def _check(self, run: _Run, status: int, lines: list[str]) -> None:
         """Raise what went wrong in a run that has returned."""
         faults = read_faults(lines)
-        if fatal := [fault for fault in faults if fault.fatal]:
-            raise EngineLost(f"{fatal[0].message} (It said: {fatal[0].line})")
+        _raise_fatal(faults)
         if run.failure is not None:
             raise run.failure
         if run.ended is Ended.ITSELF and (status != 0 or run.error):
@@ -366,6 +405,18 @@ def _init_param(param: RKLLMParam, options: SessionOptions) -> RKLLMParam:
     extend.n_batch = 1
     extend.use_cross_attn = 0
     return param
+
+
+def _neutral_sampling() -> RKLLMSamplingParam:
+    """Return the values of a run whose tokens do not matter; the library may look at them all the same."""
+    return RKLLMSamplingParam(
+        top_k=1, top_p=1.0, temperature=1.0, repeat_penalty=1.0, mirostat_tau=5.0, mirostat_eta=0.1
+    )
+
+
+def _raise_fatal(faults: Sequence[LoggedFault]) -> None:
+    if fatal := [fault for fault in faults if fault.fatal]:
+        raise EngineLost(f"{fatal[0].message} (It said: {fatal[0].line})")
 
 
 def _input(prompt: Sequence[int] | str) -> tuple[RKLLMInput, Any]:

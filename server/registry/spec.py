@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from backends.base import EmbeddingOptions, HybridOptions, ModelSpec, RkllmOptions
+from backends.base import EmbeddingOptions, HybridOptions, ModelSpec, PromptCacheOptions, RkllmOptions, Span
 from server.registry.entry import Entry
 from server.settings import Settings
 
 TOKENIZER_FILE = "tokenizer.json"
+PROMPT_CACHE_DIRECTORY = "prompt-cache"
 
 
-def model_spec(entry: Entry, settings: Settings, library: Path | None = None) -> ModelSpec:
+def model_spec(
+    entry: Entry, settings: Settings, library: Path | None = None, fixed_prompt: Sequence[Span] = ()
+) -> ModelSpec:
     """Return what a worker is told of a model, paths absolute. Looks at the disk for a pulled tokenizer.
 
-    library: the vendor's runtime library that was chosen for it, if it needs one.
+    library: the vendor's runtime library that was chosen for it, if it needs one. fixed_prompt: with what its
+    chats begin, for an entry with a prompt cache.
     """
     directory = entry.directory(settings.models_dir)
     hybrid = entry.hybrid
@@ -37,7 +42,9 @@ def model_spec(entry: Entry, settings: Settings, library: Path | None = None) ->
             variant=hybrid.variant,
             meta=None if hybrid.meta is None else str(_absolute(directory / hybrid.meta)),
         ),
-        rkllm=RkllmOptions() if entry.backend == "hybrid" else _rkllm(entry, library),
+        rkllm=RkllmOptions()
+        if entry.backend == "hybrid"
+        else _rkllm(entry, library, _prompt_cache(entry, directory, fixed_prompt)),
         embeddings=_embeddings(entry),
     )
 
@@ -54,7 +61,15 @@ def _embeddings(entry: Entry) -> EmbeddingOptions | None:
     )
 
 
-def _rkllm(entry: Entry, library: Path | None) -> RkllmOptions:
+def _prompt_cache(entry: Entry, directory: Path, fixed_prompt: Sequence[Span]) -> PromptCacheOptions | None:
+    if not entry.rkllm.prompt_cache:
+        return None
+    return PromptCacheOptions(
+        directory=str(_absolute(directory / PROMPT_CACHE_DIRECTORY)), prefix=list(fixed_prompt)
+    )
+
+
+def _rkllm(entry: Entry, library: Path | None, prompt_cache: PromptCacheOptions | None) -> RkllmOptions:
     options = entry.rkllm
     return RkllmOptions(
         library=None if library is None else str(_absolute(library)),
@@ -65,6 +80,7 @@ def _rkllm(entry: Entry, library: Path | None) -> RkllmOptions:
         embed_flash=options.embed_flash,
         n_keep=options.n_keep,
         skip_special_token=options.skip_special_token,
+        prompt_cache=prompt_cache,
     )
 
 

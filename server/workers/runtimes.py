@@ -26,7 +26,7 @@ class Runtimes:
         if entry.backend != "rkllm":
             return None
         options = entry.rkllm
-        if asked := [key for key in ("lora", "prompt_cache", "structured") if _wanted(getattr(options, key))]:
+        if asked := [key for key in ("lora", "structured") if _wanted(getattr(options, key))]:
             raise LoadFailed(
                 f"{entry.id} asks under rkllm for {' and '.join(asked)}, which this rkserve does not "
                 "have yet. Take it out of the entry in models.yaml.",
