@@ -14,7 +14,8 @@ ApiError
 +- LoadError                    503, x-should-retry: false
 |  +- RuntimeVersionMismatch, ModelCorrupt, InsufficientMemory, LoadFailed
 +- BackendFailure               500, x-should-retry: false
-   +- BackendCrashed, BackendTimeout, InternalError
+|  +- BackendCrashed, BackendTimeout, InternalError
++- FormNotMet                   500 form_not_met, x-should-retry: false
 """
 
 from __future__ import annotations
@@ -175,6 +176,12 @@ class BackendTimeout(BackendFailure):
     """The worker hung and was ended."""
 
     code = "backend_timeout"
+
+
+class FormNotMet(_Final):
+    """The model has answered twice in another form than the one asked for."""
+
+    code = "form_not_met"
 
 
 class InternalError(BackendFailure):

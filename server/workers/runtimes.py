@@ -20,16 +20,16 @@ class Runtimes:
     def choose(self, entry: Entry) -> RuntimeLibrary | None:
         """Return the library for a model, None for one that needs none.
 
-        Raises RuntimeVersionMismatch, which lists every file found with its version, and LoadFailed for keys
+        Raises RuntimeVersionMismatch, which lists every file found with its version, and LoadFailed for a key
         under rkllm that this version cannot honour: a model without its adapter would answer as another one.
         """
         if entry.backend != "rkllm":
             return None
         options = entry.rkllm
-        if asked := [key for key in ("lora", "structured") if _wanted(getattr(options, key))]:
+        if options.lora is not None:
             raise LoadFailed(
-                f"{entry.id} asks under rkllm for {' and '.join(asked)}, which this rkserve does not "
-                "have yet. Take it out of the entry in models.yaml.",
+                f"{entry.id} asks under rkllm for lora, which this rkserve does not have yet. Take it out of "
+                "the entry in models.yaml.",
                 "model",
             )
         try:
@@ -44,7 +44,3 @@ class Runtimes:
         except LoadError as error:
             return None, error.message
         return None if library is None else f"librkllmrt {library.version}", None
-
-
-def _wanted(value: object) -> bool:
-    return value not in (None, False, "off")

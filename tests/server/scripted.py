@@ -176,6 +176,10 @@ THINKER = entry(
     thinking={"default": True, "switch": "enable_thinking"},
     capabilities=("chat", "thinking"),
 )
+HELD = entry("held", backend="rkllm", rkllm={"structured": "best_effort"})
+HELD_THINKER = THINKER.model_copy(
+    update={"id": "held-thinker", "backend": "rkllm", "file": "m", "folder": None, "rkllm": HELD.rkllm}
+)
 # Templates that begin the reasoning themselves: with the whole mark, and with a part of it.
 OPENED = THINKER.model_copy(update={"id": "opened", "template": "granite4.2"})
 HALF = THINKER.model_copy(update={"id": "half", "template": "rwkv"})
@@ -237,7 +241,7 @@ class Served:
 @asynccontextmanager
 async def serving(directory: Path, **settings: Any) -> AsyncIterator[Served]:
     """Run a server on a free port in this event loop until the block ends."""
-    models = (TINY, BOARD, THINKER, OPENED, HALF, ABSENT, EMBEDDER)
+    models = (TINY, BOARD, THINKER, OPENED, HALF, ABSENT, EMBEDDER, HELD, HELD_THINKER)
     models_dir = directory / "models"
     for model in models:
         if model is not ABSENT:

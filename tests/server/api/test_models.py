@@ -16,7 +16,7 @@ async def test_installed_models_are_listed_with_what_is_known(served: Served) ->
     body = (await served.client.get("/v1/models")).json()
     assert body["object"] == "list"
     models = {model["id"]: model for model in body["data"]}
-    assert list(models) == ["tiny", "board", "thinker", "opened", "half", "embedder"]
+    assert list(models) == ["tiny", "board", "thinker", "opened", "half", "embedder", "held", "held-thinker"]
     tiny = models["tiny"]
     assert tiny.pop("created") > 1_600_000_000
     assert tiny == {

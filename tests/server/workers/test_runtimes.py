@@ -13,14 +13,7 @@ from server.workers.runtimes import Runtimes
 from tests.server.scripted import entry
 
 
-@pytest.mark.parametrize(
-    "rkllm",
-    [
-        {"prompt_cache": True},
-        {"structured": "best_effort"},
-        {"lora": {"base": "other", "file": "adapter.rkllm"}},
-    ],
-)
+@pytest.mark.parametrize("rkllm", [{"lora": {"base": "other", "file": "adapter.rkllm"}}])
 def test_what_is_not_there_yet_is_refused_by_its_name(tmp_path: Path, rkllm: dict[str, Any]) -> None:
     runtimes = Runtimes(Settings(models_dir=tmp_path, runtime_dirs=(tmp_path,)))
     model = entry("board", backend="rkllm", rkllm=rkllm)
