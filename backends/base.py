@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import Event, Lock
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -121,6 +121,28 @@ class GenerateParams(msgspec.Struct, frozen=True, kw_only=True):
     images: list[Image] = []
 
 
+class EmbedInput(msgspec.Struct, frozen=True, kw_only=True):
+    """One text to embed, or else the token ids of one, taken as they are.
+
+    field: the request field it came in, for errors.
+    """
+
+    prompt: list[Span] = []
+    token_ids: list[int] | None = None
+    field: str = "input"
+
+
+class EmbedParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Texts to embed, each into a vector of its own.
+
+    dimensions None: vectors as long as the model makes them. owner: as in GenerateParams.
+    """
+
+    inputs: list[EmbedInput]
+    dimensions: int | None = None
+    owner: str = ""
+
+
 class TopLogprob(msgspec.Struct, frozen=True, array_like=True):
     """A token that could have been chosen. `data` holds its bytes; `text` what can be shown of them."""
 
@@ -160,6 +182,13 @@ class HybridOptions(msgspec.Struct, frozen=True, kw_only=True):
     meta: str | None = None
 
 
+class PromptCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A file for the KV cache of a prompt's fixed beginning. directory: where it may lie, also if missing."""
+
+    directory: str
+    prefix: list[Span]
+
+
 class RkllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The `rkllm:` keys of a registry entry, and which runtime library the server has chosen for it.
 
@@ -175,6 +204,20 @@ class RkllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     embed_flash: bool = True
     n_keep: int = -1
     skip_special_token: bool = False
+    prompt_cache: PromptCacheOptions | None = None
+
+
+class EmbeddingOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The `embeddings:` keys of a registry entry, as far as a worker needs them.
+
+    append: text that follows every input, in which control tokens count. matryoshka: the model was trained so
+    that the beginning of a vector is a vector.
+    """
+
+    pooling: Literal["last", "mean", "cls"] = "last"
+    normalize: bool = True
+    append: str = ""
+    matryoshka: bool = False
 
 
 class ImageMarks(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,7 +254,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     path: the hybrid folder or the .rkllm file. tokenizer: a tokenizer.json, None for the one in the folder
     (hybrid) or in the file (rkllm). eos: strings or ids that end an answer. repeat_guard: end an answer that
-    only repeats itself. vision: how images are taken, None: not at all.
+    only repeats itself. vision: how images are taken, embeddings: how vectors are made; None: not at all.
     """
 
     model_id: str
@@ -226,6 +269,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     hybrid: HybridOptions = HybridOptions()
     rkllm: RkllmOptions = RkllmOptions()
     vision: VisionOptions | None = None
+    embeddings: EmbeddingOptions | None = None
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -309,3 +353,17 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Give back everything. Called once, when no run is under way."""
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """A backend that makes embeddings too. Called from the same thread as `generate`."""
+
+    def embed(
+        self, params: EmbedParams, sink: Sink, cancelled: Cancellation
+    ) -> tuple[FinishReason, Usage, list[bytes]]:
+        """Return a vector for each input, as little-endian float32. Raises as `generate` does.
+
+        All inputs are checked before the first is run. Reports progress to the sink's `prefill`. "cancelled"
+        and no vectors once the event is set.
+        """

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from backends.base import (
+    EmbedParams,
     ErrorCode,
     FinishReason,
     GenerateParams,
@@ -51,6 +52,13 @@ class Generate(_Message, frozen=True):
 
     request_id: int
     params: GenerateParams
+
+
+class Embed(_Message, frozen=True):
+    """Make vectors. A run like that of Generate: it is cancelled and ends in the same ways."""
+
+    request_id: int
+    params: EmbedParams
 
 
 class Cancel(_Message, frozen=True):
@@ -123,11 +131,12 @@ class Warned(_Message, frozen=True):
 
 
 class Finished(_Message, frozen=True):
-    """A run has ended as it should."""
+    """A run has ended as it should. vectors: an Embed's, little-endian float32, in its inputs' order."""
 
     request_id: int
     reason: FinishReason
     usage: Usage
+    vectors: list[bytes] = []
 
 
 class Failed(_Message, frozen=True):
@@ -150,7 +159,7 @@ class Heartbeat(_Message, frozen=True):
     """The worker's I/O thread is alive."""
 
 
-ToWorker = Load | Generate | Cancel | Count | Unload
+ToWorker = Load | Generate | Embed | Cancel | Count | Unload
 FromWorker = (
     Loading | Ready | LoadFailed | Begun | Prefill | Delta | Warned | Finished | Failed | Counted | Heartbeat
 )

@@ -27,6 +27,7 @@ from backends.base import (
     Backend,
     BackendError,
     Cancellation,
+    Embedder,
     EngineLost,
     ModelSpec,
     Progress,
@@ -40,6 +41,7 @@ from backends.protocol import (
     Count,
     Counted,
     Delta,
+    Embed,
     Failed,
     Finished,
     FrameDecoder,
@@ -135,7 +137,7 @@ class Worker:
         self._sock = sock
         self._load_model = load
         self._outbox = Outbox(sock)
-        self._jobs: SimpleQueue[Load | Generate | Unload] = SimpleQueue()
+        self._jobs: SimpleQueue[Load | Generate | Embed | Unload] = SimpleQueue()
         self._counts: SimpleQueue[Count] = SimpleQueue()
         self._cancelled: dict[int, Cancellation] = {}
         self._beat_s: float | None = None
@@ -150,8 +152,8 @@ class Worker:
         if backend is None:
             return 0
         self._start(lambda: self._count(backend), "count")
-        while isinstance(job := self._jobs.get(), Generate):
-            self._generate(backend, job)
+        while isinstance(job := self._jobs.get(), Generate | Embed):
+            self._run(backend, job)
         backend.close()
         return 0
 
@@ -186,7 +188,7 @@ class Worker:
         self._outbox.send(Ready(backend.info))
         return backend
 
-    def _generate(self, backend: Backend, job: Generate) -> None:
+    def _run(self, backend: Backend, job: Generate | Embed) -> None:
         request_id = job.request_id
         cancelled = self._cancelled[request_id]
         sink = RunSink(self._outbox, request_id)
@@ -200,7 +202,7 @@ class Worker:
                 answer = Finished(request_id, "cancelled", nothing)
             else:
                 self._outbox.send(Begun(request_id))
-                answer = Finished(request_id, *backend.generate(job.params, sink, cancelled))
+                answer = self._work(backend, job, sink, cancelled)
         except BackendError as error:
             answer = Failed(request_id, error.code, error.message, error.param)
             lost = isinstance(error, EngineLost)
@@ -209,6 +211,15 @@ class Worker:
         self._outbox.send(answer)
         if lost:
             _exit(FAULT)
+
+    def _work(
+        self, backend: Backend, job: Generate | Embed, sink: RunSink, cancelled: Cancellation
+    ) -> Finished:
+        if isinstance(job, Generate):
+            return Finished(job.request_id, *backend.generate(job.params, sink, cancelled))
+        if isinstance(backend, Embedder):
+            return Finished(job.request_id, *backend.embed(job.params, sink, cancelled))
+        raise BackendError("unsupported_parameter", "The engine of this model makes no embeddings.", "model")
 
     def _count(self, backend: Backend) -> None:
         while True:
@@ -246,7 +257,7 @@ class Worker:
                     cancelled.set()
             case Count():
                 self._counts.put(message)
-            case Generate(request_id=request_id):
+            case Generate(request_id=request_id) | Embed(request_id=request_id):
                 self._cancelled[request_id] = Cancellation()
                 self._jobs.put(message)
             case Load(heartbeat_s=heartbeat_s):

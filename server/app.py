@@ -12,8 +12,11 @@ from starlette.middleware.cors import CORSMiddleware
 from server.api import health, models
 from server.api.chat import route as chat
 from server.api.chat.schema import ChatRequest
+from server.api.embeddings import route as embeddings
+from server.api.embeddings.schema import EmbeddingsRequest
 from server.api.openapi import install_openapi
 from server.api.state import AppState
+from server.generation.embedding import EmbeddingService
 from server.generation.service import GenerationService
 from server.http.body_budget import LARGEST_BODIES, BodyBudget
 from server.http.context import RequestContext
@@ -59,13 +62,15 @@ def create_app(settings: Settings, registry: Registry, *, dispatcher: Dispatcher
         redoc_url=None,
         redirect_slashes=False,
     )
+    generations = GenerationService(settings, registry, templates, dispatcher)
     app.state.rkserve = AppState(
         settings=settings,
         registry=registry,
         dispatcher=dispatcher,
         runtimes=runtimes,
         templates=templates,
-        generations=GenerationService(settings, registry, templates, dispatcher),
+        generations=generations,
+        embeddings=EmbeddingService(generations.chosen, dispatcher),
     )
     install_error_handlers(app)
     # The last one added is the outermost.
@@ -81,9 +86,9 @@ def create_app(settings: Settings, registry: Registry, *, dispatcher: Dispatcher
             expose_headers=list(EXPOSED_HEADERS),
         )
     app.add_middleware(RequestContext)
-    for router in (health.router, models.router, chat.router):
+    for router in (health.router, models.router, chat.router, embeddings.router):
         app.include_router(router)
-    install_openapi(app, ChatRequest)
+    install_openapi(app, ChatRequest, EmbeddingsRequest)
     return app
 
 

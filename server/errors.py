@@ -15,6 +15,7 @@ ApiError
 |  +- RuntimeVersionMismatch, ModelCorrupt, InsufficientMemory, LoadFailed
 +- BackendFailure               500, x-should-retry: false
 |  +- BackendCrashed, BackendTimeout
++- FormNotMet                   500 form_not_met, x-should-retry: false
 +- InternalError                500, x-should-retry: false
 """
 
@@ -197,6 +198,12 @@ class BackendTimeout(BackendFailure):
     """The worker hung and was ended."""
 
     code = "backend_timeout"
+
+
+class FormNotMet(_Final):
+    """The model has answered twice in another form than the one asked for."""
+
+    code = "form_not_met"
 
 
 class InternalError(_Final):

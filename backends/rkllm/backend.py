@@ -21,11 +21,13 @@ from backends.base import (
     Backend,
     BackendError,
     Cancellation,
+    EmbedParams,
     FinishReason,
     GenerateParams,
     ModelInfo,
     ModelSpec,
     Progress,
+    PromptCacheOptions,
     Sink,
     Span,
     Usage,
@@ -33,11 +35,13 @@ from backends.base import (
 from backends.discovery import RKLLM_ABI, parse_version, read_version
 from backends.prompts import Context
 from backends.repetition import RepetitionGuard
+from backends.rkllm import prompt_cache
 from backends.rkllm.agreement import check
 from backends.rkllm.answer import Answer
 from backends.rkllm.capture import Capture
 from backends.rkllm.encoder import Encoded, Encoder
 from backends.rkllm.library import LayoutMismatch, LibraryError, open_library
+from backends.rkllm.prompt_cache import PromptCache
 from backends.rkllm.sampling import sampling_param
 from backends.rkllm.session import Ended, Outcome, Prompt, Session, SessionOptions
 
@@ -130,8 +134,10 @@ class RkllmBackend:
             warnings.append("The runtime would not switch its own chat template off.")
         if encoder.vocab_size is None:
             warnings.append("Without a tokenizer, prompts are counted by estimate. Name one in the entry.")
-        if not spec.eos:
+        if not spec.eos and spec.embeddings is None:
             warnings.append("No eos is set: only the runtime's own ends an answer, and it may be wrong.")
+        if options.prompt_cache is not None:
+            warnings += self._prepare_prompt_cache(options.prompt_cache, version)
         self.info = ModelInfo(
             runtime=f"librkllmrt {version}",
             context_length=self._context.length,
@@ -182,12 +188,53 @@ class RkllmBackend:
         usage = self._usage(encoded, outcome, answer.made, limit)
         return _finish_reason(outcome, usage.completion_tokens, limit), usage
 
+    def embed(
+        self, params: EmbedParams, sink: Sink, cancelled: Cancellation
+    ) -> tuple[FinishReason, Usage, list[bytes]]:
+        """Make embeddings. See base.Embedder."""
+        if self._spec.embeddings is None:
+            raise BackendError(
+                "unsupported_parameter", f"{self._spec.model_id} makes no embeddings.", "model"
+            )
+        from backends.rkllm.embedding import EmbeddingRun  # brings numpy, 20 MB, for such models only
+
+        run = EmbeddingRun(
+            model_id=self._spec.model_id,
+            options=self._spec.embeddings,
+            encoder=self._encoder,
+            session=self._session,
+            context=self._context,
+            limit=self._context.length - CONTEXT_RESERVE,
+        )
+        return run.embed(params, sink, cancelled)
+
     def close(self) -> None:
         """Give back the model, the image encoder and the process's output."""
         if self._images is not None:
             self._images.close()
         self._session.close()
         self._capture.close()
+
+    def _prepare_prompt_cache(self, options: PromptCacheOptions, version: Version) -> list[str]:
+        """Fill the KV cache with the fixed beginning of prompts. Returns warnings."""
+        if not self._session.has_prompt_cache:
+            return ["prompt_cache has no effect: this runtime library has no such functions."]
+        try:
+            encoded = self._encoder.encode(options.prefix, self._context)
+        except BackendError as error:
+            return [f"prompt_cache has no effect: {error.message}"]
+        if encoded.tokens < prompt_cache.FEWEST_TOKENS:
+            return [
+                "prompt_cache has no effect: chats begin with nothing that is always the same. Set "
+                "template_options: {default_system: ...} in the entry."
+            ]
+        most = min(prompt_cache.MOST_TOKENS, self._context.length - CONTEXT_RESERVE)
+        if encoded.tokens > most:
+            return [f"prompt_cache has no effect: the fixed prompt has {encoded.tokens} tokens, over {most}."]
+        model = Path(self._spec.path)
+        key = prompt_cache.cache_key(str(version), model, self._context.length, encoded.prompt)
+        warning = PromptCache(Path(options.directory), key).prepare(self._session, encoded.prompt)
+        return [] if warning is None else [warning]
 
     def _usage(self, encoded: Encoded, outcome: Outcome, made: int, limit: int) -> Usage:
         """Return the counts of a run.

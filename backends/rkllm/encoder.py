@@ -72,6 +72,29 @@ class Encoder:
         if isinstance(encoded.prompt, str) and not encoded.images:
             self._estimator.learn(encoded.prompt, tokens)
 
+    def given(self, token_ids: Sequence[int], append: str) -> Encoded:
+        """Return a prompt of a client's own token ids, ended by what `append` spells unless it is already.
+
+        Raises BackendError for ids that the model does not have, which would read beyond its tables.
+        """
+        if self._tokenizer is None:
+            raise BackendError(
+                "unsupported_parameter",
+                "Token ids cannot be checked, since the entry of this model names no tokenizer. Send text.",
+            )
+        if not token_ids:
+            raise prompts.empty_prompt()
+        size = len(self._tokenizer.vocabulary)
+        if (wrong := next((one for one in token_ids if not 0 <= one < size), None)) is not None:
+            raise BackendError(
+                "invalid_request", f"There is no token {wrong}: the ids go from 0 to {size - 1}."
+            )
+        ending = self._tokenizer.encode([Span(append, True)]) if append else []
+        ids = [*token_ids]
+        if ending and ids[-len(ending) :] != ending:
+            ids += ending
+        return Encoded(ids, len(ids), exact=True)
+
     def encode(self, prompt: Sequence[Span], context: Context) -> Encoded:
         """Return a prompt for the library, longer than the context too.
 

@@ -35,6 +35,7 @@ from backends.rkllm.structs import (
     RKLLMLoraAdapter,
     RKLLMLoraParam,
     RKLLMParam,
+    RKLLMPromptCacheParam,
     RKLLMSamplingParam,
     RKLLMTokenInput,
 )
@@ -62,6 +63,9 @@ class Ended(Enum):
 Prompt = Sequence[int] | str | ImagePrompt
 OnToken = Callable[[int, bytes], Ended | None]
 """Takes a token's id and text, which may be none or part of a character; returns why to end, if so."""
+
+OnRows = Callable[[int, int, int], None]
+"""Takes the address of float32 rows, how many there are, and their width; valid only during the call."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,10 @@ class Session:
         self._has_kv_size = "rkllm_get_kv_cache_size" not in library.missing
         self._has_adapters = "rkllm_load_lora" not in library.missing
         self._adapters: set[Adapter] = set()
+        self.has_prompt_cache = not library.missing & {
+            "rkllm_load_prompt_cache",
+            "rkllm_release_prompt_cache",
+        }
         self._can_clear = "rkllm_clear_kv_cache" not in library.missing
         self._capture = capture
         self._runs: dict[int, _Run] = {}
@@ -152,15 +160,6 @@ class Session:
         the library complains of, EngineLost.
         """
         lora = None if adapter is None else self._lora(adapter)
-        images = prompt.digests if isinstance(prompt, ImagePrompt) else ()
-        if self._cached_images.contradict(images):
-            self._clear_kv_cache()
-        self._cached_images.run_begins()
-        mark = self._capture.mark()
-        run = _Run(on_token, cancelled)
-        userdata = next(self._ids)
-        self._runs[userdata] = run
-        run_input, _keep = _input(prompt)
         infer = RKLLMInferParam(
             mode=RKLLMInferMode.GENERATE,
             sampling_params=ctypes.pointer(sampling),
@@ -168,6 +167,84 @@ class Session:
             keep_history=0,
             max_new_tokens=max_new_tokens,
         )
+        return self._execute(_Run(on_token, cancelled), prompt, infer, cancelled)
+
+    def hidden_states(self, prompt: Sequence[int] | str, on_rows: OnRows, cancelled: Cancellation) -> Outcome:
+        """Compute the last hidden states of token ids or a text; returns when the library has returned.
+
+        `on_rows` is called for each piece of them; an empty one is left out. Raises as `run` does.
+        """
+        neutral = _neutral_sampling()
+        infer = RKLLMInferParam(
+            mode=RKLLMInferMode.GET_LAST_HIDDEN_LAYER,
+            sampling_params=ctypes.pointer(neutral),
+            keep_history=0,
+            max_new_tokens=1,
+        )
+        return self._execute(_HiddenRun(on_rows, cancelled), prompt, infer, cancelled)
+
+    def save_prompt_cache(self, prompt: Sequence[int] | str, path: Path) -> bool:
+        """Compute a prompt and have the library write its KV cache to a file; returns whether it says it did.
+
+        Raises EngineLost where the library is of no more use.
+        """
+        cache = RKLLMPromptCacheParam(save_prompt_cache=1, prompt_cache_path=str(path).encode())
+        neutral = _neutral_sampling()
+        infer = RKLLMInferParam(
+            mode=RKLLMInferMode.GENERATE,
+            prompt_cache_params=ctypes.pointer(cache),
+            sampling_params=ctypes.pointer(neutral),
+            keep_history=0,
+            max_new_tokens=1,
+        )
+        run = _Run(_no_token, Cancellation())
+        status, lines = self._launch(run, prompt, infer, Cancellation())
+        _raise_fatal(read_faults(lines))
+        return status == 0 and not run.error
+
+    def load_prompt_cache(self, path: Path) -> bool:
+        """Fill the KV cache from a file; returns whether it worked. What the cache held is lost either way.
+
+        Raises EngineLost where the library is of no more use.
+        """
+        mark = self._capture.mark()
+        status = self._functions.rkllm_load_prompt_cache(self._handle, str(path).encode())
+        _raise_fatal(read_faults(self._capture.since(mark)))
+        if status != 0:
+            self._functions.rkllm_release_prompt_cache(self._handle)  # whatever it has read of it
+        return bool(status == 0)
+
+    def clear_kv_cache(self) -> None:
+        """Forget all that was computed, as far as the library can; not in a run."""
+        if self._can_clear:
+            self._functions.rkllm_clear_kv_cache(self._handle, 0, None, None)
+
+    def _execute(
+        self,
+        run: _Run,
+        prompt: Prompt,
+        infer: RKLLMInferParam,
+        cancelled: Cancellation,
+    ) -> Outcome:
+        images = prompt.digests if isinstance(prompt, ImagePrompt) else ()
+        if self._cached_images.contradict(images):
+            self._clear_kv_cache()
+        self._cached_images.run_begins()
+        status, lines = self._launch(run, prompt, infer, cancelled)
+        self._check(run, status, lines)
+        outcome = run.outcome()
+        if outcome.tokens:  # else it may have ended before the library turned to this prompt
+            self._cached_images.run_ended(images)
+        return outcome
+
+    def _launch(
+        self, run: _Run, prompt: Prompt, infer: RKLLMInferParam, cancelled: Cancellation
+    ) -> tuple[int, list[str]]:
+        """Run until the library has returned; returns what it returned, and the lines it wrote meanwhile."""
+        mark = self._capture.mark()
+        userdata = next(self._ids)
+        self._runs[userdata] = run
+        run_input, _keep = _input(prompt)
         ender = threading.Thread(target=self._end_early, args=(run,), name="abort", daemon=True)
         ender.start()
         cancelled.listen(run.cancel)
@@ -180,11 +257,7 @@ class Session:
             cancelled.listen(None)
             ender.join()
             del self._runs[userdata]
-        self._check(run, status, self._capture.since(mark))
-        outcome = run.outcome()
-        if outcome.tokens:  # else it may have ended before the library turned to this prompt
-            self._cached_images.run_ended(images)
-        return outcome
+        return status, self._capture.since(mark)
 
     def kv_cache_size(self) -> int | None:
         """Return how many tokens the KV cache holds, None where the library does not say; not in a run."""
@@ -253,8 +326,7 @@ class Session:
     def _check(self, run: _Run, status: int, lines: list[str]) -> None:
         """Raise what went wrong in a run that has returned."""
         faults = read_faults(lines)
-        if fatal := [fault for fault in faults if fault.fatal]:
-            raise EngineLost(f"{fatal[0].message} (It said: {fatal[0].line})")
+        _raise_fatal(faults)
         if run.failure is not None:
             raise run.failure
         if run.ended is Ended.ITSELF and (status != 0 or run.error):
@@ -338,6 +410,27 @@ class _Run:
                 self.asked.set()
 
 
+class _HiddenRun(_Run):
+    """A run that makes hidden states instead of tokens."""
+
+    def __init__(self, on_rows: OnRows, cancelled: Cancellation) -> None:
+        super().__init__(_no_token, cancelled)
+        self._on_rows = on_rows
+
+    def _take_token(self, result: Any) -> None:
+        if self.asked.is_set():
+            self.again.set()
+            return
+        layer = result.last_hidden_layer
+        if layer.hidden_states and layer.num_tokens > 0 and layer.embd_size > 0:
+            address = ctypes.addressof(layer.hidden_states.contents)
+            self._on_rows(address, layer.num_tokens, layer.embd_size)
+
+
+def _no_token(token_id: int, text: bytes) -> None:
+    return None
+
+
 def _init_param(param: RKLLMParam, options: SessionOptions) -> RKLLMParam:
     """Set every field we know in the library's defaults; what is set per run is neutral here."""
     param.model_path = str(options.model).encode()
@@ -362,6 +455,18 @@ def _init_param(param: RKLLMParam, options: SessionOptions) -> RKLLMParam:
     extend.n_batch = 1
     extend.use_cross_attn = 0
     return param
+
+
+def _neutral_sampling() -> RKLLMSamplingParam:
+    """Return the values of a run whose tokens do not matter; the library may look at them all the same."""
+    return RKLLMSamplingParam(
+        top_k=1, top_p=1.0, temperature=1.0, repeat_penalty=1.0, mirostat_tau=5.0, mirostat_eta=0.1
+    )
+
+
+def _raise_fatal(faults: Sequence[LoggedFault]) -> None:
+    if fatal := [fault for fault in faults if fault.fatal]:
+        raise EngineLost(f"{fatal[0].message} (It said: {fatal[0].line})")
 
 
 def _input(prompt: Prompt) -> tuple[RKLLMInput, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
+from server.generation.embedding import EmbeddingService
 from server.generation.service import GenerationService
 from server.registry import Registry
 from server.scheduling import Dispatcher
@@ -25,6 +26,7 @@ class AppState:
     runtimes: Runtimes
     templates: Templates
     generations: GenerationService
+    embeddings: EmbeddingService
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # whose turn it is to parse a large body
 
     @property

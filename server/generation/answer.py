@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from backends.base import FinishReason, TokenLogprob, Usage
 from backends.protocol import Delta, Finished
 from server.generation.events import Reasoning
-from server.generation.generation import Generation
+from server.generation.generation import Answering
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Answer:
     reason: FinishReason = "stop"
 
 
-async def collect(generation: Generation) -> tuple[list[Answer], Counts]:
+async def collect(generation: Answering) -> tuple[list[Answer], Counts]:
     """Run a generation to its end. Cancelling this cancels the run. Raises ApiError subclasses."""
     answers = [Answer() for _ in range(generation.choices)]
     counts = Counts()

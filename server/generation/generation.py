@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from typing import Protocol
 
+from backends.base import GenerateParams
 from backends.protocol import Delta, Finished
 from server.errors import ContextLengthExceeded
 from server.generation.events import Output, Reasoning
 from server.generation.thinking import ThinkingSplitter
+from server.registry import Entry
 from server.scheduling import Dispatcher, Job
+
+
+class Answering(Protocol):
+    """A request on its way, as routes see it."""
+
+    entry: Entry
+    choices: int
+    dropped: tuple[str, ...]
+
+    def events(self) -> AsyncGenerator[tuple[int, Output], None]:
+        """Run it: yield (choice index, event) to the last Finished. Close the iterator to cancel the work."""
+
+    def fingerprint(self) -> str | None:
+        """Return backend and runtime version once the model is loaded, for system_fingerprint."""
 
 
 class Generation:
@@ -31,9 +49,14 @@ class Generation:
         self.choices = len(job.params)
         self.dropped = tuple(dropped)
         self._dispatcher = dispatcher
-        self._job = job
+        self.job = job
         self._reasoning_begun = reasoning_begun
         self._shorten = shorten
+
+    def of(self, params: tuple[GenerateParams, ...]) -> Generation:
+        """Return one for the same model that makes other answers. Nothing shortens it."""
+        job = dataclasses.replace(self.job, params=params)
+        return Generation(self._dispatcher, job, reasoning_begun=self._reasoning_begun, dropped=self.dropped)
 
     async def events(self) -> AsyncGenerator[tuple[int, Output], None]:
         """Queue the job, run it, yield (choice index, event) to the last Finished.
@@ -41,7 +64,7 @@ class Generation:
         Close the iterator (contextlib.aclosing) to cancel the work wherever it is. Raises ApiErrors.
         """
         try:
-            async with aclosing(self._run(self._job)) as events:
+            async with aclosing(self._run(self.job)) as events:
                 async for event in events:
                     yield event
             return

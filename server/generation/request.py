@@ -22,12 +22,20 @@ class SamplingChoice:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
 
 
+FormKind = Literal["json_schema", "json_object", "regex", "choice"]
+
+
 @dataclass(frozen=True)
 class Constraint:
-    """Something that binds the answer. `param` names the field that asks for it, for the error."""
+    """Something that binds the answer. `param` names the field that asks for it, for the error.
+
+    form: the kind of form it asks for, None for one that nothing here can check; value: what the field says.
+    """
 
     param: str
     kind: Literal["form", "call"]
+    form: FormKind | None = None
+    value: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)

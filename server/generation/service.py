@@ -10,10 +10,11 @@ from typing import Any
 from backends.base import Image, Span
 from server.errors import ContextLengthExceeded, InvalidRequest
 from server.generation.capabilities import check_capabilities, check_images
-from server.generation.generation import Generation
+from server.generation.generation import Answering, Generation
 from server.generation.overflow import Messages, without_oldest
 from server.generation.params import choice_params
 from server.generation.request import GenerationRequest
+from server.generation.structured import StructuredGeneration, asked_again, take_form
 from server.generation.thinking import begun_mark
 from server.images.loader import ImageLoader
 from server.registry import Entry, Registry, adapter_of
@@ -74,9 +75,27 @@ class GenerationService:
             "model",
         )
 
-    async def prepare(self, request: GenerationRequest) -> Generation:
+    async def prepare(self, request: GenerationRequest) -> Answering:
         """Check a request, render its prompt and make its job. Raises ApiError subclasses."""
         entry = self.chosen(request.model)
+        request, form = await take_form(request, entry)
+        generation = await self._prepare(entry, request)
+        if form is None:
+            return generation
+
+        async def again(wrong: Mapping[int, tuple[str, str]]) -> Generation:
+            asked = {index: asked_again(request, *said, form) for index, said in wrong.items()}
+            return await self._again(entry, asked)
+
+        return StructuredGeneration(generation, form, again)
+
+    async def _again(self, entry: Entry, asked: Mapping[int, GenerationRequest]) -> Generation:
+        """Return the generation of some choices, by their index, each of a request of its own."""
+        made = [(index, await self._prepare(entry, request)) for index, request in asked.items()]
+        params = tuple(generation.job.params[index] for index, generation in made)
+        return made[0][1].of(params)
+
+    async def _prepare(self, entry: Entry, request: GenerationRequest) -> Generation:
         check_capabilities(request, entry)
         parts = images_of(request.messages)
         check_images(parts, entry, self._models_dir)

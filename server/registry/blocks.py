@@ -278,11 +278,17 @@ class Vision(Block):
 
 
 class Embeddings(Block):
-    """How hidden states become one vector. instruction: put before queries."""
+    """How hidden states become one vector.
+
+    instruction: put before queries. append: put after every input, as the control token it spells.
+    matryoshka: the model was trained for shorter vectors too, so that clients may choose `dimensions`.
+    """
 
     pooling: Literal["last", "mean", "cls"] = "last"
     normalize: Flag = True
     instruction: Text | None = None
+    append: Text | None = None
+    matryoshka: Flag = False
 
 
 class License(Block):

@@ -125,6 +125,10 @@ class Entry(Block):
             )
         if self.backend == "rkllm" and self.sampling.min_p:
             found.append(("sampling.min_p", "librkllmrt has no min_p; remove it"))
+        if self.backend == "hybrid" and self.embeddings is not None and "embeddings" in self.capabilities:
+            found.append(
+                ("embeddings", "the hybrid engine makes none: it computes no hidden states apart from logits")
+            )
         for capability in ("vision", "embeddings"):
             block = getattr(self, capability)
             if block is not None and capability not in self.capabilities:

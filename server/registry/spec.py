@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from backends.base import Adapter, HybridOptions, ImageMarks, ModelSpec, RkllmOptions, VisionOptions
+from backends.base import (
+    Adapter,
+    EmbeddingOptions,
+    HybridOptions,
+    ImageMarks,
+    ModelSpec,
+    PromptCacheOptions,
+    RkllmOptions,
+    Span,
+    VisionOptions,
+)
 from server.registry.entry import Entry
 from server.settings import Settings
 
 TOKENIZER_FILE = "tokenizer.json"
+PROMPT_CACHE_DIRECTORY = "prompt-cache"
 
 
-def model_spec(entry: Entry, settings: Settings, library: Path | None = None) -> ModelSpec:
+def model_spec(
+    entry: Entry, settings: Settings, library: Path | None = None, fixed_prompt: Sequence[Span] = ()
+) -> ModelSpec:
     """Return what a worker is told of a model, paths absolute. Looks at the disk for a pulled tokenizer.
 
-    library: the vendor's runtime library that was chosen for it, if it needs one.
+    library: the vendor's runtime library that was chosen for it, if it needs one. fixed_prompt: with what its
+    chats begin, for an entry with a prompt cache.
     """
     directory = entry.directory(settings.models_dir)
     hybrid = entry.hybrid
@@ -32,8 +47,11 @@ def model_spec(entry: Entry, settings: Settings, library: Path | None = None) ->
             **hybrid.model_dump(exclude={"meta"}),
             meta=None if hybrid.meta is None else str(_absolute(directory / hybrid.meta)),
         ),
-        rkllm=RkllmOptions() if entry.backend == "hybrid" else _rkllm(entry, library),
+        rkllm=RkllmOptions()
+        if entry.backend == "hybrid"
+        else _rkllm(entry, library, _prompt_cache(entry, directory, fixed_prompt)),
         vision=_vision(entry, settings),
+        embeddings=_embeddings(entry),
     )
 
 
@@ -63,7 +81,27 @@ def adapter_of(entry: Entry, models_dir: Path) -> Adapter | None:
     return Adapter(name=entry.id, path=str(path), scale=entry.adapter.scale)
 
 
-def _rkllm(entry: Entry, library: Path | None) -> RkllmOptions:
+def _embeddings(entry: Entry) -> EmbeddingOptions | None:
+    block = entry.embeddings
+    if block is None:
+        return None
+    return EmbeddingOptions(
+        pooling=block.pooling,
+        normalize=block.normalize,
+        append=block.append or "",
+        matryoshka=block.matryoshka,
+    )
+
+
+def _prompt_cache(entry: Entry, directory: Path, fixed_prompt: Sequence[Span]) -> PromptCacheOptions | None:
+    if not entry.rkllm.prompt_cache:
+        return None
+    return PromptCacheOptions(
+        directory=str(_absolute(directory / PROMPT_CACHE_DIRECTORY)), prefix=list(fixed_prompt)
+    )
+
+
+def _rkllm(entry: Entry, library: Path | None, prompt_cache: PromptCacheOptions | None) -> RkllmOptions:
     options = entry.rkllm
     return RkllmOptions(
         library=None if library is None else str(_absolute(library)),
@@ -74,6 +112,7 @@ def _rkllm(entry: Entry, library: Path | None) -> RkllmOptions:
         embed_flash=options.embed_flash,
         n_keep=options.n_keep,
         skip_special_token=options.skip_special_token,
+        prompt_cache=prompt_cache,
     )
 
 

@@ -125,10 +125,10 @@ class Conductor:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         try:
-            for index in range(run.answers, len(run.job.params)):
+            for index in range(run.answers, len(run.job.work)):
                 if run.left:
                     break
-                await slot.client.generate(run.job.params[index], partial(run.push, index))
+                await slot.client.generate(run.job.work[index], partial(run.push, index))
         except RunNotBegun as failure:
             if self._may_wait_again(run):
                 return False
@@ -136,7 +136,7 @@ class Conductor:
         except ApiError as error:
             run.fail(error)
         run.finish()
-        if run.job.params:
+        if run.job.work:
             self.mean_job_s += 0.2 * (loop.time() - begun - self.mean_job_s)
         return True
 

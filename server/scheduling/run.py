@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from backends.base import GenerateParams
+from backends.base import EmbedParams, GenerateParams
 from backends.protocol import Delta, Finished, Loading, Prefill
 from server.errors import ApiError
 from server.registry import Entry
@@ -24,12 +24,19 @@ class Job:
     """What is asked of a model: an answer for each of `params`, made one after another under one turn.
 
     client: whom the queue counts it for. user: whom among those behind it, "" for nobody in particular.
+    embed: vectors that are asked for instead.
     """
 
     entry: Entry
     client: str
-    params: tuple[GenerateParams, ...]
+    params: tuple[GenerateParams, ...] = ()
     user: str = ""
+    embed: EmbedParams | None = None
+
+    @property
+    def work(self) -> tuple[GenerateParams | EmbedParams, ...]:
+        """What a worker is given, in order; an event's index counts in it."""
+        return self.params if self.embed is None else (*self.params, self.embed)
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ Status = Queued | Loading | Prefill
 
 
 class Run:
-    """A submitted job: an async context manager that iterates over (index into `params`, event).
+    """A submitted job: an async context manager that iterates over (index into the job's work, event).
 
     Leaving the context, by whatever way, cancels the work wherever it is. The iteration ends after the last
     Finished and raises an ApiError if the job fails, after the events that came before. One reader at a time.
@@ -118,7 +125,7 @@ class Run:
         if type(event) is not Delta:
             if isinstance(event, Finished):
                 self._answers = index + 1
-                self._complete = self._answers == len(self.job.params)
+                self._complete = self._answers == len(self.job.work)
             elif self._events and isinstance(self._events[-1][1], Status):
                 self._events.pop()
         self._events.append((index, event))

@@ -13,13 +13,14 @@ from typing import Self, cast
 
 import msgspec
 
-from backends.base import GenerateParams, ModelInfo, ModelSpec, Span
+from backends.base import EmbedParams, GenerateParams, ModelInfo, ModelSpec, Span
 from backends.protocol import (
     Begun,
     Cancel,
     Count,
     Counted,
     Delta,
+    Embed,
     Failed,
     Finished,
     FrameDecoder,
@@ -136,12 +137,14 @@ class WorkerClient(asyncio.Protocol):
         """Wait until the model is loaded. Raises LoadError, or BackendTimeout if the load hangs."""
         return await asyncio.shield(self._pending.load)
 
-    async def generate(self, params: GenerateParams, on_event: Callable[[RunEvent], None]) -> None:
-        """Make one answer; its events go to `on_event`, the last of them Finished. One at a time.
+    async def generate(
+        self, params: GenerateParams | EmbedParams, on_event: Callable[[RunEvent], None]
+    ) -> None:
+        """Make one answer, or one request's vectors; events go to `on_event`, the last of them Finished.
 
-        Returns when the worker is free again. Raises the ApiError that the run failed with, RunNotBegun where
-        the worker ended before it began; after `cancel` it returns or raises all the same. Not to be
-        cancelled as a task: use `cancel`.
+        One at a time. Returns when the worker is free again. Raises the ApiError that the run failed with,
+        RunNotBegun where the worker ended before it began; after `cancel` it returns or raises all the same.
+        Not to be cancelled as a task: use `cancel`.
         """
         if self.ending:
             raise RunNotBegun(
@@ -151,7 +154,10 @@ class WorkerClient(asyncio.Protocol):
                 )
             )
         request_id = self._pending.next_id()
-        self._ask(Generate(request_id, params))
+        if isinstance(params, EmbedParams):
+            self._ask(Embed(request_id, params))
+        else:
+            self._ask(Generate(request_id, params))
         run = self._pending.new_run(request_id, on_event)
         self._process.output.forget()
         self._hang.run_begins(most_tokens(params, self._spec.context_length))
@@ -321,7 +327,7 @@ class WorkerClient(asyncio.Protocol):
         self._hang.stop()
         self._pending.fail(error)
 
-    def _ask(self, message: Generate | Count) -> None:
+    def _ask(self, message: Generate | Embed | Count) -> None:
         """Send what came from a client. Raises InvalidRequest if it cannot be sent; the worker goes on."""
         try:
             self._write(message)

@@ -11,13 +11,16 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 
-from backends.base import ModelInfo
+from backends.base import ModelInfo, ModelSpec
+from backends.discovery import RuntimeLibrary
 from backends.protocol import Loading
 from server.errors import ApiError, InsufficientMemory
 from server.registry import Entry, model_spec
 from server.registry.last_load import keep_last_load
 from server.settings import Settings
+from server.templates import Templates
 from server.workers.client import WorkerClient
+from server.workers.fixed_prompt import fixed_prompt
 from server.workers.runtimes import Runtimes
 from server.workers.timeouts import Timeouts
 
@@ -164,7 +167,7 @@ class Pool:
         library = self._runtimes.choose(entry)
         client = slot.client = await WorkerClient.start(
             self._command,
-            model_spec(entry, self._settings, None if library is None else library.path),
+            self._spec(entry, library),
             Timeouts.of(self._settings, entry),
             lambda message: self._on_loading(entry.id, message),
         )
@@ -178,6 +181,14 @@ class Pool:
         if info.details:
             self._keep(entry, info)
         return client
+
+    def _spec(self, entry: Entry, library: RuntimeLibrary | None) -> ModelSpec:
+        """Return what the worker is told. The fixed prompt is rendered anew: a template may have changed."""
+        path = None if library is None else library.path
+        if entry.backend == "hybrid" or not entry.rkllm.prompt_cache:
+            return model_spec(entry, self._settings, path)
+        beginning = fixed_prompt(entry, Templates(self._settings.models_dir))
+        return model_spec(entry, self._settings, path, beginning)
 
     def take(self, slot: Slot) -> None:
         """Reserve an idle slot for a job."""

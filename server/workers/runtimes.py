@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backends.discovery import NoFittingRuntime, RuntimeFinder, RuntimeLibrary
-from server.errors import LoadError, LoadFailed, RuntimeVersionMismatch
+from server.errors import LoadError, RuntimeVersionMismatch
 from server.registry import Entry
 from server.settings import Settings
 
@@ -21,18 +21,10 @@ class Runtimes:
     def choose(self, entry: Entry) -> RuntimeLibrary | None:
         """Return the library for a model, None for one that needs none.
 
-        Raises RuntimeVersionMismatch, which lists every file found with its version, and LoadFailed for keys
-        under rkllm that this version cannot honour.
+        Raises RuntimeVersionMismatch, which lists every file found with its version.
         """
         if entry.backend != "rkllm":
             return None
-        options = entry.rkllm
-        if asked := [key for key in ("prompt_cache", "structured") if _wanted(getattr(options, key))]:
-            raise LoadFailed(
-                f"{entry.id} asks under rkllm for {' and '.join(asked)}, which this rkserve does not "
-                "have yet. Take it out of the entry in models.yaml.",
-                "model",
-            )
         try:
             library = self._finder.choose("rkllm", entry.runtime)
         except NoFittingRuntime as error:
@@ -61,7 +53,3 @@ class Runtimes:
                 "chats without images.",
                 "model",
             ) from error
-
-
-def _wanted(value: object) -> bool:
-    return value not in (None, False, "off")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backends.base import GenerateParams
+from backends.base import EmbedParams, GenerateParams, Span
 from server.registry import Entry
 from server.settings import Settings
 
@@ -48,8 +49,17 @@ class Timeouts:
         return self.prefill_s + self.prefill_s_per_token * tokens
 
 
-def most_tokens(params: GenerateParams, context_length: int) -> int:
-    """Return an upper bound of a prompt's length in tokens: no token is shorter than a byte, images aside."""
+def most_tokens(params: GenerateParams | EmbedParams, context_length: int) -> int:
+    """Return an upper bound of what is to be prefilled: no token is shorter than a byte, images aside."""
+    if isinstance(params, EmbedParams):
+        return sum(
+            min(context_length, _bytes(one.prompt) if one.token_ids is None else len(one.token_ids))
+            for one in params.inputs
+        )
     if params.images:
         return context_length
-    return min(context_length, sum(len(span.text.encode("utf-8", "replace")) for span in params.prompt))
+    return min(context_length, _bytes(params.prompt))
+
+
+def _bytes(prompt: Sequence[Span]) -> int:
+    return sum(len(span.text.encode("utf-8", "replace")) for span in prompt)

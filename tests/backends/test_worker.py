@@ -15,7 +15,7 @@ from typing import Literal
 
 import pytest
 
-from backends.base import GenerateParams, Sampling, Span
+from backends.base import EmbedInput, EmbedParams, GenerateParams, Sampling, Span
 from backends.lifeline import ORPHANED
 from backends.protocol import (
     Begun,
@@ -23,6 +23,7 @@ from backends.protocol import (
     Count,
     Counted,
     Delta,
+    Embed,
     Failed,
     Finished,
     FrameDecoder,
@@ -134,6 +135,17 @@ def test_what_comes_after_a_run_has_ended_is_dropped(tmp_path: Path) -> None:
         w.send(Generate(1, params("late:0.2")), Generate(2, params("hang:0.6 tokens:1")))
         assert isinstance(w.receive(), Finished)
         assert w.receive() == Delta(2, "t0 ", 1)
+
+
+def test_an_engine_without_embeddings_says_so_and_goes_on(tmp_path: Path) -> None:
+    with worker() as w:
+        w.load(tmp_path)
+        w.send(Embed(3, EmbedParams(inputs=[EmbedInput(prompt=[Span("Hi", False)])])))
+        failed = w.receive()
+        assert isinstance(failed, Failed)
+        assert (failed.request_id, failed.code, failed.param) == (3, "unsupported_parameter", "model")
+        w.send(Generate(4, params("tokens:1")))
+        assert isinstance(w.receive(), Delta)
 
 
 def test_cancel_ends_a_run_at_its_next_token(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from tests.sdk.servers import Endpoint, real_server, scripted_server
+from tests.sdk.servers import Endpoint, embedding_server, real_server, scripted_server
 
 
 @pytest.fixture(scope="package")
@@ -21,6 +21,13 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
 def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """A server whose model does what it is told."""
     with scripted_server(tmp_path_factory.mktemp("scripted")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="package")
+def embedding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """A server with an embedding model."""
+    with embedding_server(tmp_path_factory.mktemp("embedding")) as endpoint:
         yield endpoint
 
 

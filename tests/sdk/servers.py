@@ -11,12 +11,15 @@ from pathlib import Path
 
 import yaml
 
+from tests.rkllm.board import Board, add_tokenizer
 from tests.scripted_server import command
 from tests.serving import running_server
 from tests.tiny import tiny_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "tiny"
+EMBEDDER = "embedder"
+EMBEDDING_SIZE = 96
 KEY = "sk-of-the-tests"
 CONTEXT_LENGTH = 512
 MAX_BODY_MB = 1
@@ -46,6 +49,23 @@ def entry(folder: str = "folder") -> dict[str, object]:
         "memory_mb": 50,
         "license": {"id": "Apache-2.0"},
     }
+
+
+@contextmanager
+def embedding_server(directory: Path) -> Iterator[Endpoint]:
+    """Run a server with an embedding model on the stand-in for the vendor's library."""
+    board = Board(directory)
+    board.add_runtime()
+    embedding = {
+        "capabilities": ["embeddings"],
+        "tokenizer": "tokenizer.json",
+        "context_length": CONTEXT_LENGTH,
+        "embeddings": {"append": "<|endoftext|>", "matryoshka": True},
+    }
+    board.add(EMBEDDER, embedding, embd=EMBEDDING_SIZE)
+    add_tokenizer(board.models / EMBEDDER)
+    with board.serve() as server:
+        yield Endpoint(server.url, "unused")
 
 
 def write_registry(directory: Path, models: dict[str, dict[str, object]]) -> Path:

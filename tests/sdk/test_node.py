@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 
-from tests.sdk.servers import CONTEXT_LENGTH, MAX_BODY_MB, MODEL, QUEUE_SIZE, Endpoint
+from tests.sdk.servers import (
+    CONTEXT_LENGTH,
+    EMBEDDER,
+    EMBEDDING_SIZE,
+    MAX_BODY_MB,
+    MODEL,
+    QUEUE_SIZE,
+    Endpoint,
+)
 from tests.serving import free_port
 
 NODE = Path(__file__).with_name("node")
@@ -24,7 +32,7 @@ Result = Callable[[str], Any]
 
 
 @pytest.fixture(scope="module")
-def result(real: Endpoint, scripted: Endpoint) -> Result:
+def result(real: Endpoint, scripted: Endpoint, embedding: Endpoint) -> Result:
     """Run all checks once; gives the value of one of them by name."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
@@ -33,6 +41,7 @@ def result(real: Endpoint, scripted: Endpoint) -> Result:
     argument = {
         "real": {"base_url": real.base_url, "key": real.key},
         "scripted": {"base_url": scripted.base_url, "key": scripted.key},
+        "embedding": {"base_url": embedding.base_url, "key": embedding.key, "model": EMBEDDER},
         "nowhere": f"http://127.0.0.1:{free_port()}/v1",
         "model": MODEL,
         "context_length": CONTEXT_LENGTH,
@@ -128,11 +137,26 @@ def test_models(result: Result) -> None:
     assert models["one"]["object"] == "model"
 
 
+def test_embeddings(result: Result) -> None:
+    made = result("embeddings")
+    for whole in (made["whole"], made["floats"]):
+        assert [one["index"] for one in whole["data"]] == [0, 1]
+        assert [len(one["embedding"]) for one in whole["data"]] == [EMBEDDING_SIZE] * 2
+        assert math.hypot(*whole["data"][0]["embedding"]) == pytest.approx(1, abs=1e-6)
+        assert whole["usage"]["prompt_tokens"] == whole["usage"]["total_tokens"] > 2
+    # The SDK asks for base64 by itself and reads it as it is meant.
+    assert made["whole"]["data"] == made["floats"]["data"]
+    assert made["one"]["data"][0] == made["whole"]["data"][0]
+    assert len(made["shorter"]["data"][0]["embedding"]) == 8
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "status", "code", "param"),
     [
         ("bad_request", "BadRequestError", 400, "invalid_request", "temperature"),
         ("unsupported", "BadRequestError", 400, "unsupported_parameter", "response_format"),
+        ("embedding_too_long", "BadRequestError", 400, "context_length_exceeded", "input.1"),
+        ("no_embeddings", "BadRequestError", 400, "unsupported_parameter", "model"),
         ("too_long", "BadRequestError", 400, "context_length_exceeded", "messages"),
         ("wrong_key", "AuthenticationError", 401, "invalid_api_key", None),
         ("no_model", "NotFoundError", 404, "model_not_found", "model"),

@@ -168,11 +168,20 @@ THINKER = entry(
     thinking={"default": True, "switch": "enable_thinking"},
     capabilities=("chat", "thinking"),
 )
+HELD = entry("held", backend="rkllm", rkllm={"structured": "best_effort"})
+HELD_THINKER = THINKER.model_copy(
+    update={"id": "held-thinker", "backend": "rkllm", "file": "m", "folder": None, "rkllm": HELD.rkllm}
+)
 # Templates that begin the reasoning themselves: with the whole mark, and with a part of it.
 OPENED = THINKER.model_copy(update={"id": "opened", "template": "granite4.2"})
 HALF = THINKER.model_copy(update={"id": "half", "template": "rwkv"})
 ABSENT = entry("absent")
-EMBEDDER = entry("embedder", capabilities=("embeddings",), embeddings={"pooling": "mean"})
+EMBEDDER = entry(
+    "embedder",
+    backend="rkllm",
+    capabilities=("embeddings",),
+    embeddings={"pooling": "mean", "instruction": "Query: "},
+)
 
 
 def install(model: Entry, models_dir: Path) -> None:
@@ -224,7 +233,7 @@ class Served:
 @asynccontextmanager
 async def serving(directory: Path, *, more: Sequence[Entry] = (), **settings: Any) -> AsyncIterator[Served]:
     """Run a server on a free port in this event loop until the block ends; it has `more` models as well."""
-    models = (TINY, BOARD, THINKER, OPENED, HALF, ABSENT, EMBEDDER, *more)
+    models = (TINY, BOARD, THINKER, OPENED, HALF, ABSENT, EMBEDDER, HELD, HELD_THINKER, *more)
     models_dir = directory / "models"
     for model in models:
         if model is not ABSENT:

@@ -257,6 +257,27 @@ def test_hidden_states_can_be_worked_out(load: Load) -> None:
     assert hidden_row(3, 0, 5)[:2] == [93 / 1024 - 1, 100 / 1024 - 1]
 
 
+def test_hidden_states_row_by_row(load: Load) -> None:
+    client = load(embd=4, hidden_split=True)
+    client.run([1, 2], mode=HIDDEN)
+    assert [seen.hidden for seen in client.seen] == [
+        None,
+        (4, 1, hidden_row(1, 0, 4)),
+        (4, 1, hidden_row(2, 1, 4)),
+        None,
+    ]
+
+
+def test_useless_hidden_states(load: Load) -> None:
+    client = load(embd=2, hidden_values="zero")
+    client.run([1, 2], mode=HIDDEN)
+    assert client.seen[1].hidden == (2, 2, [0.0] * 4)
+    client = load(embd=2, hidden_values="nan")
+    client.run([1, 2], mode=HIDDEN)
+    width, rows, values = client.seen[1].hidden or (0, 0, [])
+    assert (width, rows, [value != value for value in values]) == (2, 2, [False, False, False, True])
+
+
 def test_hidden_states_of_new_tokens_only(load: Load) -> None:
     client = load(embd=4, hidden_rows="new", hidden_empty_first=False)
     client.run([1, 2, 3], mode=HIDDEN)
@@ -360,6 +381,9 @@ def test_prompt_caches(load: Load, tmp_path: Path) -> None:
     assert fresh.lib.rkllm_load_prompt_cache(fresh.handle, path) == -1
     assert fresh.lib.rkllm_load_prompt_cache(fresh.handle, b"/nowhere") == -1
     assert load(prompt_cache="refuse").run("x", cache=(1, path)) == -1
+    unsaved = tmp_path / "unsaved"
+    assert load(prompt_cache="silent").run("x", cache=(1, str(unsaved).encode())) == 0
+    assert not unsaved.exists()
 
 
 def test_function_tools_need_an_embedded_template(load: Load, log: Path) -> None:

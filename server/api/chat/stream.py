@@ -16,7 +16,7 @@ from backends.protocol import Delta, Finished
 from server.api.chat.answer import ResponseHead, finish_reason, logprobs_object, usage_object
 from server.generation.answer import Counts
 from server.generation.events import Reasoning, describe
-from server.generation.generation import Generation
+from server.generation.generation import Answering
 from server.http.sse import DONE
 
 _encode = msgspec.json.Encoder().encode
@@ -58,7 +58,7 @@ class ChatStream:
     """The events of one response, and in a few words what the client is waiting for."""
 
     def __init__(
-        self, generation: Generation, head: ResponseHead, *, logprobs: bool, include_usage: bool
+        self, generation: Answering, head: ResponseHead, *, logprobs: bool, include_usage: bool
     ) -> None:
         self._generation = generation
         self._head = head

@@ -7,19 +7,20 @@ from collections.abc import Iterator, Mapping
 from server.api.chat.messages import normalised
 from server.api.chat.schema import ChatRequest
 from server.errors import InvalidRequest, UnsupportedParameter
-from server.generation.request import Constraint, GenerationRequest, SamplingChoice
+from server.generation.request import Constraint, FormKind, GenerationRequest, SamplingChoice
 
 # Fields of other servers that hold an answer to a form.
-_FORMS = (
-    "regex",
-    "choice",
-    "grammar",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "guided_json",
-    "structured_outputs",
-)
+_FORMS: Mapping[str, FormKind | None] = {
+    "regex": "regex",
+    "choice": "choice",
+    "grammar": None,
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": None,
+    "guided_json": "json_schema",
+}
+# The keys of structured_outputs, which holds the same.
+_STRUCTURED: Mapping[str, FormKind] = {"regex": "regex", "choice": "choice", "json": "json_schema"}
 _LARGEST_TOKEN_ID = 2**31 - 1
 # Top-p of 0 means the best token only; engines want a share above 0.
 _SMALLEST_TOP_P = 1e-6
@@ -102,11 +103,19 @@ def _offers_tools(chat: ChatRequest) -> bool:
 
 def _constraints(chat: ChatRequest) -> Iterator[Constraint]:
     """Yield what binds the answer. An empty value (null, "", [], {}) binds nothing."""
-    for name in _FORMS:
-        if getattr(chat, name):
-            yield Constraint(name, "form")
+    for name, form in _FORMS.items():
+        if value := getattr(chat, name):
+            yield Constraint(name, "form", form, value)
+    if isinstance(chat.structured_outputs, dict):
+        for name, value in chat.structured_outputs.items():
+            if value:
+                yield Constraint("structured_outputs", "form", _STRUCTURED.get(name), value)
+    elif chat.structured_outputs:
+        yield Constraint("structured_outputs", "form")
     if chat.response_format is not None and chat.response_format.type != "text":
-        yield Constraint("response_format", "form")
+        kind = chat.response_format.type
+        value = (chat.response_format.json_schema or {}).get("schema") if kind == "json_schema" else None
+        yield Constraint("response_format", "form", kind, value)
     if chat.tool_choice is not None and chat.tool_choice not in ("auto", "none"):
         yield Constraint("tool_choice", "call")
     if chat.function_call is not None and chat.function_call not in ("auto", "none"):

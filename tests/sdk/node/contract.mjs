@@ -1,6 +1,7 @@
 // Calls rkserve with the official Node SDK and prints what it made of the answers, one JSON object a line:
 // {"name", "value"}, or {"name", "failed"} for a check that went wrong by itself. What is right is for test_node.py
-// to say. Argument: JSON {real: {base_url, key}, scripted: {base_url, key}, nowhere, model, context_length}.
+// to say. Argument: JSON {real: {base_url, key}, scripted: {base_url, key},
+// embedding: {base_url, key, model}, nowhere, model, context_length}.
 
 import OpenAI from 'openai';
 
@@ -67,6 +68,7 @@ async function raised(action) {
 
 const real = client(given.real);
 const scripted = client(given.scripted);
+const embedding = client(given.embedding);
 const create = (request, options) => real.chat.completions.create(request, options);
 
 const checks = {
@@ -124,6 +126,26 @@ const checks = {
     const ids = [];
     for await (const model of real.models.list()) ids.push(model.id);
     return { ids, one: await real.models.retrieve(given.model) };
+  },
+
+  async embeddings() {
+    const input = ['hello world', 'can you help?'];
+    const embed = (more) => embedding.embeddings.create({ model: given.embedding.model, input, ...more });
+    return {
+      whole: await embed({}),
+      floats: await embed({ encoding_format: 'float' }),
+      one: await embed({ input: input[0] }),
+      shorter: await embed({ dimensions: 8 }),
+    };
+  },
+
+  async embedding_too_long() {
+    const input = ['fits', 'x1'.repeat(given.context_length)];
+    return await raised(() => embedding.embeddings.create({ model: given.embedding.model, input }));
+  },
+
+  async no_embeddings() {
+    return await raised(() => real.embeddings.create({ model: given.model, input: 'hello' }));
   },
 
   async bad_request() {

@@ -16,7 +16,7 @@ async def test_installed_models_are_listed_with_what_is_known(served: Served) ->
     body = (await served.client.get("/v1/models")).json()
     assert body["object"] == "list"
     models = {model["id"]: model for model in body["data"]}
-    assert list(models) == ["tiny", "board", "thinker", "opened", "half", "embedder"]
+    assert list(models) == ["tiny", "board", "thinker", "opened", "half", "embedder", "held", "held-thinker"]
     tiny = models["tiny"]
     assert tiny.pop("created") > 1_600_000_000
     assert tiny == {
@@ -98,6 +98,7 @@ async def test_the_openapi_document_is_whole_and_tells_the_bodies(served: Served
         "/v1/models",
         "/v1/models/{name}",
         "/v1/chat/completions",
+        "/v1/embeddings",
     }
     operation = document["paths"]["/v1/chat/completions"]["post"]
     reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]

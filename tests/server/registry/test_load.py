@@ -92,7 +92,8 @@ def test_every_key_of_the_schema_is_taken(tmp_path: Path) -> None:
         vision: {file: v.rknn, runtime: ">=2.3", size: [392, 448], layout: nchw, dtype: float32,
                  mean: [1, 2, 3], std: [1, 1, 1], resize: stretch,
                  marks: {image: i, start: s, end: e, content: c}}
-        embeddings: {pooling: mean, normalize: false, instruction: "Instruct:"}
+        embeddings: {pooling: mean, normalize: false, instruction: "Instruct:", append: "<e>",
+                     matryoshka: true}
         license: {id: MIT, url: "https://example.org/l", notice: n, attribution: a, accept: true}
         measured: {score: 6, tokens_per_s: 10.9, memory_gb: 2.5, remark: good}
       adapted:
@@ -220,6 +221,11 @@ BAD = [
     ),
     ("capabilities: [embeddings]", 10, "capabilities: embeddings needs the block embeddings:"),
     ("capabilities: [chat, chat]", 10, "capabilities: one stands there twice"),
+    (
+        "embeddings: {pooling: last}\ncapabilities: [embeddings]",
+        10,
+        "embeddings: the hybrid engine makes none",
+    ),
     ("embeddings: {pooling: last}", 10, "embeddings: this block needs embeddings in capabilities"),
     ("vision: {file: v.rknn, size: [1, 1]}", 10, "vision: this block needs vision in capabilities"),
     # other entries

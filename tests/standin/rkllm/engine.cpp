@@ -206,6 +206,7 @@ int Engine::load_lora(const std::string& path, const std::string& name, float sc
 
 int Engine::load_prompt_cache(const std::string& path) {
   if (busy()) return -1;
+  if (const Fault* fault = fault_due(model_.script, FaultPlace::LoadCache, 0, "")) strike(fault->kind);
   const std::optional<std::vector<int32_t>> ids = read_prompt_cache(path);
   if (!ids || model_.script.prompt_cache == "refuse") {
     if (model_.script.prompt_cache == "segv" && access(path.c_str(), R_OK) == 0) strike(FaultKind::Segv);

@@ -15,6 +15,13 @@ bool write_prompt_cache(const std::string& path, const std::vector<int32_t>& ids
   return std::fclose(file) == 0 && headed && written;
 }
 
+void cut_prompt_cache(const std::string& path) {
+  if (std::FILE* file = std::fopen(path.c_str(), "wb")) {
+    std::fputs("RKLLM-STANDIN-CACHE 9", file);
+    std::fclose(file);
+  }
+}
+
 std::optional<std::vector<int32_t>> read_prompt_cache(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "rb");
   if (file == nullptr) return std::nullopt;

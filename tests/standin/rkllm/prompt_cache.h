@@ -7,6 +7,8 @@
 
 namespace standin {
 
+// Leaves what a save that did not come to its end leaves.
+void cut_prompt_cache(const std::string& path);
 bool write_prompt_cache(const std::string& path, const std::vector<int32_t>& ids);
 
 // Nothing when the file is missing or not such a file.

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 
@@ -214,6 +216,11 @@ bool Run::ask_for_embeddings() {
 
 bool Run::save_prompt_cache() {
   if (!request_.save_prompt_cache || !request_.prompt_cache_path) return true;
+  if (const Fault* fault = fault_due(model_.script, FaultPlace::SaveCache, 0, prompts_[0].text)) {
+    cut_prompt_cache(*request_.prompt_cache_path);
+    strike(fault->kind);
+  }
+  if (model_.script.prompt_cache == "silent") return true;
   if (model_.script.prompt_cache != "refuse" && write_prompt_cache(*request_.prompt_cache_path, model_.caches[0].ids())) {
     return true;
   }
@@ -408,6 +415,8 @@ std::vector<float> Run::rows(size_t slot, bool logits, int width) const {
                            : static_cast<float>((id * 31u + position * 17u + j * 7u) % 2048u) / 1024.0f - 1.0f);
     }
   }
+  if (!logits && model_.script.hidden_values == "zero") std::fill(out.begin(), out.end(), 0.0f);
+  if (!logits && model_.script.hidden_values == "nan") out[out.size() - 1] = std::nanf("");
   if (logits) {
     const int32_t next = next_after(prompts_[slot]);
     if (next >= 0 && next < width) out[out.size() - static_cast<size_t>(width) + static_cast<size_t>(next)] = 100.0f;
@@ -424,7 +433,13 @@ Run::End Run::states() {
     if (logits) {
       delivery_.logits(slot, rows(slot, true, width), width);
     } else {
-      delivery_.hidden(slot, rows(slot, false, width), width);
+      std::vector<float> all = rows(slot, false, width);
+      const auto row = static_cast<std::ptrdiff_t>(width);
+      for (; model_.script.hidden_split && static_cast<std::ptrdiff_t>(all.size()) > row; all.erase(all.begin(), all.begin() + row)) {
+        delivery_.hidden(slot, std::vector<float>(all.begin(), all.begin() + row), width);
+        delivery_.send(RKLLM_RUN_NORMAL);
+      }
+      delivery_.hidden(slot, std::move(all), width);
     }
   }
   const End after = answer_of_callback(delivery_.send(RKLLM_RUN_NORMAL));

@@ -182,7 +182,9 @@ Fault read_fault(const Json& json) {
                                                         {"prefill", FaultPlace::Prefill},
                                                         {"token", FaultPlace::Token},
                                                         {"destroy", FaultPlace::Destroy},
-                                                        {"abort", FaultPlace::Abort}};
+                                                        {"abort", FaultPlace::Abort},
+                                                        {"save_cache", FaultPlace::SaveCache},
+                                                        {"load_cache", FaultPlace::LoadCache}};
   Keys keys(json, "fault");
   Fault fault;
   std::string at = "token", kind = "segv";
@@ -311,9 +313,11 @@ void read_all(const Json& json, Script& script) {
   keys.take("embd", script.embd);
   keys.take("hidden_empty_first", script.hidden_empty_first);
   keys.choose("hidden_rows", script.hidden_rows, {"all", "new", "last"});
+  keys.choose("hidden_values", script.hidden_values, {"formula", "nan", "zero"});
+  keys.take("hidden_split", script.hidden_split);
   keys.take("logits_agree", script.logits_agree);
   if (const Json* vision = keys.find("vision")) read_vision(*vision, script);
-  keys.choose("prompt_cache", script.prompt_cache, {"ok", "refuse", "segv"});
+  keys.choose("prompt_cache", script.prompt_cache, {"ok", "refuse", "segv", "silent"});
   keys.choose("adapters", script.adapters, {"ok", "refuse", "segv"});
   if (const Json* faults = keys.find("faults")) {
     for (const Json& fault : faults->array()) script.faults.push_back(read_fault(fault));

@@ -12,7 +12,7 @@
 namespace standin {
 
 enum class FaultKind { Segv, Abort, Hang, HangDeaf, Stop, Exit, Submit, Matmul };
-enum class FaultPlace { Load, Prefill, Token, Destroy, Abort };
+enum class FaultPlace { Load, Prefill, Token, Destroy, Abort, SaveCache, LoadCache };
 
 struct Fault {
   FaultPlace at = FaultPlace::Token;
@@ -110,12 +110,14 @@ struct Script {
   // Hidden states, logits, vision, prompt caches.
   int embd = 64;
   bool hidden_empty_first = true;       // a NORMAL callback without hidden states comes before the one with them
+  std::string hidden_values = "formula"; // formula | nan (one in the last row) | zero
+  bool hidden_split = false;            // a NORMAL callback per row
   std::string hidden_rows = "all";      // all | new (those of tokens prefilled now) | last
   bool logits_agree = true;
   int image_embd = 0;                   // floats per image token, outputs of the encoder included; 0: embd
   int image_width = 0, image_height = 0; // 0: any
   std::optional<std::string> image_start, image_end, image_content;
-  std::string prompt_cache = "ok";      // ok | refuse | segv (when a file is corrupt)
+  std::string prompt_cache = "ok";      // ok | refuse | segv (when a file is corrupt) | silent (saves nothing and says it has)
   std::string adapters = "ok";          // ok | refuse | segv
 
   std::vector<Fault> faults;
