@@ -72,6 +72,7 @@ class SessionOptions:
     embed_flash: bool = True
     n_keep: int = -1
     skip_special_token: bool = False
+    clear_after_abort: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,10 @@ class Session:
     def __init__(self, library: Library, options: SessionOptions, capture: Capture) -> None:
         """Load a model; takes a minute from an SD card. Raises BackendError, LayoutMismatch."""
         self._functions: Any = library.functions
-        self._has_kv_size = "rkllm_get_kv_cache_size" not in library.missing
+        self._missing = library.missing
+        self._clear_after_abort = options.clear_after_abort
         self._capture = capture
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, _Run | _States] = {}
         self._ids = itertools.count(1)  # userdata; 0 would be NULL
         self._callback = LLMResultCallback(self._on_result)
         self._handle: Any = None
@@ -163,12 +165,50 @@ class Session:
             cancelled.listen(None)
             ender.join()
             del self._runs[userdata]
+        if run.aborted and self._clear_after_abort:
+            self.clear_kv_cache()
         self._check(run, status, self._capture.since(mark))
         return run.outcome()
 
+    def clear_kv_cache(self) -> bool:
+        """Empty the KV cache; returns whether the library says it has. Not in a run."""
+        if "rkllm_clear_kv_cache" in self._missing:
+            return False
+        return int(self._functions.rkllm_clear_kv_cache(self._handle, 0, None, None)) == 0
+
+    def abort(self) -> int:
+        """Call rkllm_abort while nothing runs, which probes do; return what it returns."""
+        return int(self._functions.rkllm_abort(self._handle))
+
+    def states(
+        self, prompt: Sequence[int] | str, mode: RKLLMInferMode, take: Callable[[Any], None]
+    ) -> Perf | None:
+        """Run a prompt for its logits or hidden states. Raises as `run` does.
+
+        `take` is called with each RKLLMResult that is no end, from within a callback, outside of which its
+        pointers are not valid; what it raises is raised here.
+        """
+        mark = self._capture.mark()
+        run = _States(take)
+        userdata = next(self._ids)
+        self._runs[userdata] = run
+        run_input, _keep = _input(prompt)
+        sampling = RKLLMSamplingParam(top_k=1, top_p=1.0, temperature=1.0, repeat_penalty=1.0)
+        infer = RKLLMInferParam(
+            mode=mode, sampling_params=ctypes.pointer(sampling), keep_history=0, max_new_tokens=1
+        )
+        try:
+            status = self._functions.rkllm_run(
+                self._handle, ctypes.byref(run_input), ctypes.byref(infer), userdata
+            )
+        finally:
+            del self._runs[userdata]
+        self._check(run, status, self._capture.since(mark))
+        return run.perf
+
     def kv_cache_size(self) -> int | None:
         """Return how many tokens the KV cache holds, None where the library does not say; not in a run."""
-        if not self._has_kv_size:
+        if "rkllm_get_kv_cache_size" in self._missing:
             return None
         sizes = (ctypes.c_int * _MOST_BATCHES)()
         if self._functions.rkllm_get_kv_cache_size(self._handle, sizes) != 0:
@@ -196,10 +236,11 @@ class Session:
             run.again.clear()
             if run.returned.is_set():
                 return
+            run.aborted = True
             self._functions.rkllm_abort(self._handle)
             run.again.wait(ABORT_AGAIN_S)
 
-    def _check(self, run: _Run, status: int, lines: list[str]) -> None:
+    def _check(self, run: _Run | _States, status: int, lines: list[str]) -> None:
         """Raise what went wrong in a run that has returned."""
         faults = read_faults(lines)
         if fatal := [fault for fault in faults if fault.fatal]:
@@ -230,6 +271,7 @@ class _Run:
         self.again = threading.Event()  # to abort once more, or no more
         self.returned = threading.Event()  # by the library
         self.error = False
+        self.aborted = False
         self.failure: BaseException | None = None
 
     def take(self, result: Any, state: int) -> None:
@@ -285,6 +327,30 @@ class _Run:
             if not self.asked.is_set():
                 self.ended = why
                 self.asked.set()
+
+
+class _States:
+    """A run for states and its callbacks, for `Session.states`."""
+
+    def __init__(self, take: Callable[[Any], None]) -> None:
+        self._take = take
+        self.perf: Perf | None = None
+        self.ended = Ended.ITSELF
+        self.error = False
+        self.failure: BaseException | None = None
+
+    def take(self, result: Any, state: int) -> None:
+        """Take one callback. Never raises."""
+        try:
+            if state == LLMCallState.ERROR:
+                self.error = True
+            elif result and state == LLMCallState.FINISH:
+                perf = result.contents.perf
+                self.perf = Perf(perf.prefill_tokens, perf.generate_tokens)
+            elif result:
+                self._take(result.contents)
+        except BaseException as error:
+            self.failure = error
 
 
 def _init_param(param: RKLLMParam, options: SessionOptions) -> RKLLMParam:

@@ -12,7 +12,7 @@ from typing import Annotated, cast
 
 import typer
 
-from server.cli import chat, convert, key, models, pull, serve
+from server.cli import chat, convert, doctor, key, models, pull, serve
 from server.cli.console import CommandError, say
 
 INTERRUPTED = 130
@@ -35,6 +35,7 @@ app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
 app.command("models", epilog=models.EXAMPLES)(models.models)
 app.command("pull", epilog=pull.EXAMPLES)(pull.pull)
 app.command("chat", epilog=chat.EXAMPLES)(chat.chat)
+app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.add_typer(convert.app, name="convert")
 app.add_typer(key.app, name="key")
 

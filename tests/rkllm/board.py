@@ -97,9 +97,8 @@ class Board:
         """Return what has reached the library so far."""
         return calls(self.log, *names)
 
-    @contextmanager
-    def serve(self, **settings: Any) -> Iterator[Server]:
-        """Run `rkserve serve` until the block ends."""
+    def environment(self, **settings: Any) -> dict[str, str]:
+        """Return the variables by which a command finds this board, and those of these settings."""
         environment = {
             "PYTHONPATH": str(ROOT),
             "RKLLM_STANDIN_LOG": str(self.log),
@@ -112,6 +111,12 @@ class Board:
             path = self.directory / "models.yaml"
             path.write_text(yaml.safe_dump({"version": 1, "models": self._entries}))
             environment["RKSERVE_MODELS_FILE"] = str(path)
+        return environment
+
+    @contextmanager
+    def serve(self, **settings: Any) -> Iterator[Server]:
+        """Run `rkserve serve` until the block ends."""
+        environment = self.environment(**settings)
         command = [sys.executable, "-P", "-m", "server.cli", "serve"]
         with running_server(
             command, models_dir=self.models, cwd=self.directory, environment=environment

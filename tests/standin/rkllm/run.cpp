@@ -313,8 +313,8 @@ Run::End Run::answer_of_callback(int answer) {
 }
 
 Run::End Run::decode() {
-  const bool stranger = model_.script.mismatch == "garbage" &&
-                        versions_differ(model_.script.toolkit, model_.script.runtime.value_or(kVersion));
+  const bool stranger = model_.spoiled || (model_.script.mismatch == "garbage" &&
+                        versions_differ(model_.script.toolkit, model_.script.runtime.value_or(kVersion)));
   if (resumes_ && model_.paused->answers.size() == slots_.size()) {
     for (size_t slot = 0; slot < slots_.size(); ++slot) slots_[slot].answer = std::move(model_.paused->answers[slot]);
   } else {
@@ -470,6 +470,7 @@ int Run::finish(End end) {
     model_.log.line(timing);
   }
   if (end == End::Abort && script.after_abort == "cleared") model_.clear_caches();
+  if (end == End::Abort && script.after_abort == "spoiled") model_.spoiled = true;
   const bool silent = end == End::Pause || error_shown_ || (end == End::Abort && script.abort_state == "none");
   if (!silent) {
     delivery_.send(state);
