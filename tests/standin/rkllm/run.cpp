@@ -256,6 +256,17 @@ void Run::feed_last(size_t slot) {
   slots_[slot].has_last = false;
 }
 
+// A token given by its id may tell the time: when the run began, and now.
+std::string Run::clocked(const std::string& bytes) const {
+  if (bytes.find("{{") == std::string::npos) return bytes;
+  std::string out = bytes;
+  const std::pair<const char*, int64_t> clocks[] = {{"{{began}}", started_ns_}, {"{{now}}", now_ns()}};
+  for (const auto& [mark, ns] : clocks) {
+    if (const size_t at = out.find(mark); at != std::string::npos) out.replace(at, std::strlen(mark), std::to_string(ns));
+  }
+  return out;
+}
+
 Run::End Run::show(size_t slot, const Event& event, LLMCallState& state) {
   Slot& s = slots_[slot];
   if (event.null_text) {
@@ -263,7 +274,7 @@ Run::End Run::show(size_t slot, const Event& event, LLMCallState& state) {
   } else if (model_.init.skip_special_token && is_special(model_.script, event.id)) {
     delivery_.token(slot, event.id, "");
   } else {
-    delivery_.token(slot, event.id, event.bytes);
+    delivery_.token(slot, event.id, clocked(event.bytes));
   }
   state = event.state.value_or(RKLLM_RUN_NORMAL);
   s.last = event.id;
