@@ -48,8 +48,7 @@ def conduct(plan: Plan, limits: Limits, say: Say, command: Sequence[str] = COMMA
             break
     refused = result.refused or "The process of the probes ended before it had begun."
     result.findings += [Finding(probe=name, outcome="failed", finding=f"Not run. {refused}") for name in left]
-    if len(left) == len(plan.probes):
-        result.refused = refused
+    result.refused = refused if len(left) == len(plan.probes) else None
     return result
 
 

@@ -21,6 +21,8 @@ SMOKE = (
     "tests/backends/rkllm/test_layout.py",
     "tests/rkllm/test_models.py::test_a_prompt_as_text[nanbeige4.1-3b]",
 )
+# zig brings no address sanitizer for aarch64, and such a program does not run under emulation.
+NOT_THERE = ("tests/standin/test_rkllm_life.py::test_from_c_under_the_sanitizers",)
 SUITES = ("tests/backends/rkllm", "tests/standin", "tests/rkllm")
 
 
@@ -35,14 +37,13 @@ def arm64() -> Machine:
 
 def run_tests(arm64: Machine, paths: tuple[str, ...], tmp_path: Path, *, timeout_s: int) -> None:
     """Run test files there; fails with what they print, also where they all were skipped."""
-    command = [
-        str(arm64.python), "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider",
-        "--timeout", str(timeout_s), "--basetemp", str(tmp_path / "emulated"), *paths,
-    ]  # fmt: skip
+    left_out = [f"--deselect={test}" for test in NOT_THERE]
+    own = ["-p", "no:cacheprovider", "--timeout", str(timeout_s), "--basetemp", str(tmp_path / "emulated")]
+    command = [str(arm64.python), "-m", "pytest", "-q", "-m", "not slow", *own, *left_out, *paths]
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env=arm64.environment(RKSERVE_TEST_PATIENCE="15"),
+        env=arm64.environment(TEST_PATIENCE="15"),
         capture_output=True,
         text=True,
         timeout=timeout_s,

@@ -9,9 +9,9 @@ from typing import Any
 
 from tests.rkllm.board import Board
 from tests.server.cli.command import COMMAND
-from tests.serving import clean_environment
+from tests.serving import PATIENCE, clean_environment
 
-TIMEOUT_S = 240
+TIMEOUT_S = 240 * PATIENCE
 
 
 @dataclass(frozen=True)

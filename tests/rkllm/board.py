@@ -18,7 +18,7 @@ import yaml
 from server.registry import Entry, load_registry
 from server.settings import Settings
 from tests.demo_model import MODEL, ROOT, demo_models_dir
-from tests.serving import running_server
+from tests.serving import PATIENCE, running_server
 from tests.standin.rkllm.build import build
 from tests.standin.rkllm.model_file import calls, write_model
 
@@ -30,7 +30,9 @@ class Server:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=60)
+        self.client = openai.OpenAI(
+            base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=60 * PATIENCE
+        )
 
     def ask(self, model: str, text: str = "Hi", **options: Any) -> openai.types.chat.ChatCompletion:
         """Return the answer to one question."""

@@ -37,10 +37,10 @@ def stepwise_logits(subject: Subject) -> Finding:
         prefilled.append(0 if perf is None else perf.prefill_tokens)
     took_ms = 1000 * (time.perf_counter() - began) / len(made)
     agree = chosen == made
-    cheap = 0 < max(prefilled[1:]) <= 2
-    cost = (
-        f"{took_ms:.0f} ms a step, {'one new token computed' if cheap else 'the whole prompt computed'} each"
-    )
+    told = 0 not in prefilled
+    cheap = told and max(prefilled[1:]) <= 2
+    computed = "one new token" if cheap else "the whole prompt" if told else "an unknown share"
+    cost = f"{took_ms:.0f} ms a step, {computed} computed in each"
     return Finding(
         probe=name,
         outcome="as assumed" if agree else "otherwise",

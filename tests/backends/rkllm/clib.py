@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.serving import PATIENCE
+
 PARAM = """
 #include <stdint.h>
 #include <stdbool.h>
@@ -45,7 +47,7 @@ def compile_library(path: Path, source: str, *flags: str) -> Path:
     """Compile C source into a shared library at `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     command = [compiler(), "-shared", "-fPIC", "-O1", "-x", "c", "-", "-x", "none", "-o", str(path), *flags]
-    subprocess.run(command, input=source.encode(), check=True, timeout=60)
+    subprocess.run(command, input=source.encode(), check=True, timeout=60 * PATIENCE)
     return path
 
 
