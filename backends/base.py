@@ -194,6 +194,12 @@ class RkllmOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     library: absolute path of a librkllmrt.so. runtime, runtime_check: the entry's keys of these names, for
     what the library itself says once it has loaded the model.
+
+    What the library does where its makers do not say, as `rkserve doctor --deep` can tell: input: prompts as
+    token ids where there is a tokenizer ("auto"), or always as text. runtime_bos: the BOS that the library
+    itself puts before a text, left out of ours. last_token_cached: the last token of an answer that was cut
+    short stands in the KV cache, too. clear_after_abort: only an emptied KV cache is sound after an abort.
+    context_reserve: tokens of the context that prompts may not take.
     """
 
     library: str | None = None
@@ -204,6 +210,11 @@ class RkllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     embed_flash: bool = True
     n_keep: int = -1
     skip_special_token: bool = False
+    input: Literal["auto", "text"] = "auto"
+    runtime_bos: str | None = None
+    last_token_cached: bool = False
+    clear_after_abort: bool = False
+    context_reserve: int = 4
     prompt_cache: PromptCacheOptions | None = None
 
 

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-SERVER_MAY = ("backends.base", "backends.protocol", "backends.discovery")
+SERVER_MAY = ("backends.base", "backends.protocol", "backends.discovery", "backends.probing")
 ALLOWED: dict[str, tuple[str, ...]] = {
     "server": SERVER_MAY,
     "backends": (),

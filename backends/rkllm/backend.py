@@ -48,9 +48,6 @@ from backends.rkllm.session import Ended, Outcome, Prompt, Session, SessionOptio
 if TYPE_CHECKING:
     from backends.rkllm.images import Images
 
-CONTEXT_RESERVE = 4
-"""Tokens of the context that are left alone: in one of 1,024 the runtime takes prompts of 1,020 at most."""
-
 OPEN_FILES = 65_536
 
 _MB = 1024 * 1024
@@ -63,8 +60,8 @@ def load(spec: ModelSpec, progress: Progress) -> Backend:
     `progress` is called from this thread; the library itself reports nothing while it reads the model.
     """
     progress(0.0, "runtime")
-    path, version = _library(spec)
-    _raise_file_limit()
+    path, version = chosen_library(spec)
+    raise_file_limit()
     capture = Capture()
     capture.start()
     try:
@@ -72,7 +69,7 @@ def load(spec: ModelSpec, progress: Progress) -> Backend:
         progress(0.05, "tokenizer")
         encoder = Encoder(spec)
         progress(0.1, "model")
-        session = Session(library, _options(spec), capture)
+        session = Session(library, session_options(spec), capture)
         try:
             images = _images(spec)
             backend = RkllmBackend(spec, version, encoder, session, capture, images)
@@ -159,7 +156,7 @@ class RkllmBackend:
         if cancelled.is_set():
             return "cancelled", _NOTHING
         encoded = self._encoder.encode(params.prompt, self._context)
-        room = self._context.length - CONTEXT_RESERVE - encoded.tokens
+        room = self._context.length - self._spec.rkllm.context_reserve - encoded.tokens
         if room < 1:
             raise self._context.refusal(encoded.tokens if encoded.exact else f"about {encoded.tokens}")
         limit = min(self._spec.max_tokens if params.max_tokens is None else params.max_tokens, room)
@@ -204,7 +201,7 @@ class RkllmBackend:
             encoder=self._encoder,
             session=self._session,
             context=self._context,
-            limit=self._context.length - CONTEXT_RESERVE,
+            limit=self._context.length - self._spec.rkllm.context_reserve,
         )
         return run.embed(params, sink, cancelled)
 
@@ -228,7 +225,7 @@ class RkllmBackend:
                 "prompt_cache has no effect: chats begin with nothing that is always the same. Set "
                 "template_options: {default_system: ...} in the entry."
             ]
-        most = min(prompt_cache.MOST_TOKENS, self._context.length - CONTEXT_RESERVE)
+        most = min(prompt_cache.MOST_TOKENS, self._context.length - self._spec.rkllm.context_reserve)
         if encoded.tokens > most:
             return [f"prompt_cache has no effect: the fixed prompt has {encoded.tokens} tokens, over {most}."]
         model = Path(self._spec.path)
@@ -262,12 +259,13 @@ class RkllmBackend:
     def _measured(self, outcome: Outcome, prefilled: int | None, limit: int, encoded: Encoded) -> int:
         """Return a text prompt's tokens as the KV cache shows them after the run, to within one.
 
-        The last token made is chosen but not in the cache: where the library's own EOS ended the run, that
-        was none of those it has shown. A model without a KV cache shows nothing.
+        The last token made is chosen but not in the cache, unless the entry says so: where the library's own
+        EOS ended the run, that was none of those it has shown. A model without a KV cache shows nothing.
         """
         size = self._session.kv_cache_size() or 0
         ended_by_eos = outcome.ended is Ended.ITSELF and outcome.tokens < limit
-        answer = outcome.tokens if ended_by_eos else max(0, outcome.tokens - 1)
+        whole = ended_by_eos or self._spec.rkllm.last_token_cached
+        answer = outcome.tokens if whole else max(0, outcome.tokens - 1)
         if size > answer:
             tokens = max(size - answer, prefilled or 0)
             self._encoder.measured(encoded, tokens)
@@ -302,7 +300,7 @@ def _finish_reason(outcome: Outcome, made: int, limit: int) -> FinishReason:
     return "stop"
 
 
-def _library(spec: ModelSpec) -> tuple[Path, Version]:
+def chosen_library(spec: ModelSpec) -> tuple[Path, Version]:
     """Return the library the server has chosen and its version; one we cannot drive is refused unopened."""
     if spec.rkllm.library is None:
         raise BackendError(
@@ -334,7 +332,8 @@ def _images(spec: ModelSpec) -> Images | None:
     return Images(spec.vision, spec.context_length)
 
 
-def _options(spec: ModelSpec) -> SessionOptions:
+def session_options(spec: ModelSpec) -> SessionOptions:
+    """Return how a model is to be loaded. Raises BackendError where its file is not there."""
     options = spec.rkllm
     model = Path(spec.path)
     if not model.is_file():
@@ -350,10 +349,11 @@ def _options(spec: ModelSpec) -> SessionOptions:
         embed_flash=options.embed_flash,
         n_keep=options.n_keep,
         skip_special_token=options.skip_special_token,
+        clear_after_abort=options.clear_after_abort,
     )
 
 
-def _raise_file_limit() -> None:
+def raise_file_limit() -> None:
     """Allow more open files where that is allowed: the library opens some for every buffer of the NPU."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)

@@ -219,7 +219,11 @@ class Lora(Block):
 
 
 class RkllmBlock(Block):
-    """Options of librkllmrt. cpus: cores for the parts on the CPU; n_keep -1: keep the whole prompt."""
+    """Options of librkllmrt. cpus: cores for the parts on the CPU; n_keep -1: keep the whole prompt.
+
+    From input on: what the closed library does, see backends.base.RkllmOptions; the probes of
+    `rkserve doctor --deep` tell when to set them.
+    """
 
     base_domain_id: NotNegativeInt = 0
     cpus: Annotated[tuple[Annotated[int, Strict(), Field(ge=0, le=7)], ...], Field(min_length=1)] = (
@@ -231,6 +235,11 @@ class RkllmBlock(Block):
     embed_flash: Flag = True
     n_keep: Annotated[int, Strict(), Field(ge=-1)] = -1
     skip_special_token: Flag = False
+    input: Literal["auto", "text"] = "auto"
+    runtime_bos: Text | None = None
+    last_token_cached: Flag = False
+    clear_after_abort: Flag = False
+    context_reserve: Annotated[int, Strict(), Field(ge=0, le=1024)] = 4
     prompt_cache: Flag = False
     structured: Annotated[Literal["off", "best_effort"], BeforeValidator(_off_word)] = "off"
     lora: Lora | None = None

@@ -113,6 +113,11 @@ def _rkllm(entry: Entry, library: Path | None, prompt_cache: PromptCacheOptions 
         n_keep=options.n_keep,
         skip_special_token=options.skip_special_token,
         prompt_cache=prompt_cache,
+        input=options.input,
+        runtime_bos=options.runtime_bos,
+        last_token_cached=options.last_token_cached,
+        clear_after_abort=options.clear_after_abort,
+        context_reserve=options.context_reserve,
     )
 
 

@@ -18,7 +18,7 @@ import yaml
 from server.registry import Entry, load_registry
 from server.settings import Settings
 from tests.demo_model import MODEL, ROOT, demo_models_dir
-from tests.serving import running_server
+from tests.serving import PATIENCE, running_server
 from tests.standin.rkllm.build import build
 from tests.standin.rkllm.model_file import calls, write_model
 
@@ -30,7 +30,9 @@ class Server:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=60)
+        self.client = openai.OpenAI(
+            base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=60 * PATIENCE
+        )
 
     def ask(self, model: str, text: str = "Hi", **options: Any) -> openai.types.chat.ChatCompletion:
         """Return the answer to one question."""
@@ -101,9 +103,8 @@ class Board:
         """Return what has reached the library so far."""
         return calls(self.log, *names)
 
-    @contextmanager
-    def serve(self, **settings: Any) -> Iterator[Server]:
-        """Run `rkserve serve` until the block ends."""
+    def environment(self, **settings: Any) -> dict[str, str]:
+        """Return the variables by which a command finds this board, and those of these settings."""
         environment = {
             "PYTHONPATH": ":".join(map(str, self.python_path)),
             "RKLLM_STANDIN_LOG": str(self.log),
@@ -116,6 +117,12 @@ class Board:
             path = self.directory / "models.yaml"
             path.write_text(yaml.safe_dump({"version": 1, "models": self._entries}))
             environment["RKSERVE_MODELS_FILE"] = str(path)
+        return environment
+
+    @contextmanager
+    def serve(self, **settings: Any) -> Iterator[Server]:
+        """Run `rkserve serve` until the block ends."""
+        environment = self.environment(**settings)
         command = [sys.executable, "-P", "-m", "server.cli", "serve"]
         with running_server(
             command, models_dir=self.models, cwd=self.directory, environment=environment

@@ -161,6 +161,7 @@ int Engine::clear_kv_cache(bool keep_system_prompt, const int* start, const int*
   const size_t kept = keep_system_prompt && model_.chat ? tokenize(model_.script, model_.chat->system).size() : 0;
   for (KvCache& cache : model_.caches) cache.truncate(kept);
   model_.paused.reset();
+  model_.spoiled = false;
   return 0;
 }
 

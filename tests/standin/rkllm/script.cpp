@@ -245,7 +245,7 @@ void read_abort(const Json& json, Script& script) {
   keys.take("prefill_ms", script.abort_prefill_ms);
   keys.choose("effect", script.abort_effect, {"stop", "ignored", "hang_run", "hang_call"});
   keys.choose("state", script.abort_state, {"finish", "error", "none"});
-  keys.choose("cache", script.after_abort, {"keep", "cleared"});
+  keys.choose("cache", script.after_abort, {"keep", "cleared", "spoiled"});
   keys.take("return", script.abort_return);
   keys.choose("idle", script.abort_idle, {"refused", "ok", "sticky"});
   keys.done();
