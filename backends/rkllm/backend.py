@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,13 +69,13 @@ def load(spec: ModelSpec, progress: Progress) -> Backend:
         progress(0.05, "tokenizer")
         encoder = Encoder(spec)
         progress(0.1, "model")
-        session = Session(library, _options(spec), capture)
-        try:
-            images = _images(spec)
+        with ExitStack() as given_back:  # where something fails; else the backend owns it
+            session = Session(library, _options(spec), capture)
+            given_back.callback(session.close)
+            if (images := _images(spec)) is not None:
+                given_back.callback(images.close)
             backend = RkllmBackend(spec, version, encoder, session, capture, images)
-        except BaseException:
-            session.close()
-            raise
+            given_back.pop_all()
     except LibraryError as error:
         capture.close()
         foreign = isinstance(error, LayoutMismatch)
