@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,13 +68,18 @@ def load(spec: ModelSpec, progress: Progress) -> Backend:
         progress(0.05, "tokenizer")
         encoder = Encoder(spec)
         progress(0.1, "model")
-        with ExitStack() as given_back:  # where something fails; else the backend owns it
-            session = Session(library, _options(spec), capture)
-            given_back.callback(session.close)
-            if (images := _images(spec)) is not None:
-                given_back.callback(images.close)
-            backend = RkllmBackend(spec, version, encoder, session, capture, images)
-            given_back.pop_all()
+        session = Session(library, _options(spec), capture)
+        try:
+            images = _images(spec)
+            try:
+                backend = RkllmBackend(spec, version, encoder, session, capture, images)
+            except BaseException:
+                if images is not None:
+                    images.close()
+                raise
+        except BaseException:
+            session.close()
+            raise
     except LibraryError as error:
         capture.close()
         foreign = isinstance(error, LayoutMismatch)
