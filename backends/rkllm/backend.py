@@ -72,7 +72,12 @@ def load(spec: ModelSpec, progress: Progress) -> Backend:
         session = Session(library, session_options(spec), capture)
         try:
             images = _images(spec)
-            backend = RkllmBackend(spec, version, encoder, session, capture, images)
+            try:
+                backend = RkllmBackend(spec, version, encoder, session, capture, images)
+            except BaseException:
+                if images is not None:
+                    images.close()
+                raise
         except BaseException:
             session.close()
             raise

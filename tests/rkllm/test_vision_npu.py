@@ -153,6 +153,16 @@ def test_an_encoder_that_does_not_load(tmp_path: Path) -> None:
     assert len(board.calls("rkllm_destroy")) == 1 + len(BAD_LOADS)
 
 
+def test_a_model_that_is_refused_after_its_encoder_was_loaded_gives_both_back(tmp_path: Path) -> None:
+    board, encoder = vision_board(tmp_path)
+    add_librknnrt(board)
+    board.add_packaged(MODEL, **SCRIPT, toolkit="1.2.2")
+    with board.serve() as server:
+        assert refusal(server).code == "runtime_version_mismatch"
+    assert log(encoder, "release")
+    assert board.calls("rkllm_destroy")
+
+
 def test_no_librknnrt_or_an_old_one_and_then_the_right_one(tmp_path: Path) -> None:
     board, encoder = vision_board(tmp_path)
     with board.serve() as server:

@@ -14,11 +14,13 @@ from server.errors import UnsupportedParameter
 from server.generation.params import placed_images
 from server.generation.request import GenerationRequest
 from server.generation.service import GenerationService
+from server.images.loader import ImageLoader
 from server.registry import Entry, Registry
 from server.settings import Settings
 from server.templates import Templates
 from tests.server.scripted import ScriptedDispatcher, entry, install
 from tests.vision.pictures import quadrants, saved
+from tests.vision.test_fetch import answer, site
 
 PICTURES = [saved(quadrants(8 + n, 8)) for n in range(3)]
 VISION = {"file": "encoder.onnx", "size": (448, 448)}
@@ -44,7 +46,9 @@ class Counting(ScriptedDispatcher):
         return sum(100 if span.image is not None else len(span.text) for span in prompt)
 
 
-def service(directory: Path, **keys: Any) -> tuple[GenerationService, Counting]:
+def service(
+    directory: Path, loader: ImageLoader | None = None, **keys: Any
+) -> tuple[GenerationService, Counting]:
     known = {"backend": "rkllm", "vision": VISION, "capabilities": ("chat", "vision")}
     model = entry("viewer", **(known | keys))
     install(model, directory)
@@ -53,7 +57,7 @@ def service(directory: Path, **keys: Any) -> tuple[GenerationService, Counting]:
     dispatcher = Counting()
     settings = Settings(models_dir=directory)
     registry = Registry({"viewer": model}, directory)
-    return GenerationService(settings, registry, Templates(directory), dispatcher), dispatcher
+    return GenerationService(settings, registry, Templates(directory), dispatcher, loader), dispatcher
 
 
 def request() -> GenerationRequest:
@@ -81,6 +85,22 @@ async def test_images_of_turns_that_are_left_out_stay_behind(tmp_path: Path) -> 
     (params, _) = dispatcher.jobs[-1].params
     assert params.images == [Image(PICTURES[2], "messages.4.content.0")]
     assert [span.image for span in params.prompt if span.image is not None] == [0]
+
+
+async def test_images_are_fetched_for_models_that_see_and_for_no_other(tmp_path: Path) -> None:
+    async with site() as web:
+        web.pages["/a.png"] = answer("200 OK", PICTURES[0])
+        part = picture(0) | {"url": web.url("/a.png")}
+        asked = GenerationRequest(model="viewer", messages=[{"role": "user", "content": [part]}], client="c")
+        loader = ImageLoader(Settings(image_urls=True), web.fetcher())
+        generations, dispatcher = service(tmp_path / "a", loader)
+        generation = await generations.prepare(asked)
+        assert [event async for event in generation.events()]
+        assert dispatcher.jobs[-1].params[0].images == [Image(PICTURES[0], "messages.0.content.0")]
+        blind, _ = service(tmp_path / "b", loader, vision=None, capabilities=("chat",))
+        with pytest.raises(UnsupportedParameter):
+            await blind.prepare(asked)
+        assert len(web.asked) == 1
 
 
 def test_a_place_that_belongs_to_no_image_is_dropped() -> None:
