@@ -1,4 +1,4 @@
-# `make serve` and `make test` need nothing but Python 3.11+, make and pip: they set up the rest in .venv.
+# `make serve` and `make test` need nothing but Python 3.11+, make and pip; tools/environment.py does the rest.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= python3
@@ -7,9 +7,6 @@ BIN := $(VENV)/bin
 UV := .uv/bin/uv
 PYTEST := $(BIN)/python -m pytest
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-ifneq ($(PIP_INDEX_URL),)
-export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
-endif
 
 .PHONY: help setup serve test test-slow check check-static oracle format lock bench clean
 
@@ -21,21 +18,12 @@ help:
 	@echo "make bench      measure speed and memory (long; stop other work first)"
 	@echo "make oracle     make the reference values of the tests again (needs torch, of its own)"
 	@echo "make lock       renew the locked dependencies"
+	@echo "make setup      set up what is needed, or mend it, and nothing more (PYTHON=python3.12: for that one)"
+	@echo "make clean      remove what the others made here; models and keys stay, see docs/files.md"
 
-$(UV): requirements/uv.txt
-	@echo "rkserve: fetching the installer (uv)"
-	@$(PYTHON) -c 'import sys; sys.exit("rkserve needs Python 3.11, 3.12 or 3.13; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...") if not (3, 11) <= sys.version_info[:2] <= (3, 13) else None'
-	@$(PYTHON) -m pip install --quiet --upgrade --require-hashes --root-user-action=ignore --target .uv -r requirements/uv.txt
-	@touch $(UV)
-
-$(VENV)/.installed: $(UV) pyproject.toml requirements/all.txt
-	@echo "rkserve: installing what is needed into $(VENV) (a minute or so the first time)"
-	@test -x $(BIN)/python || $(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV)
-	@VIRTUAL_ENV=$(VENV) $(UV) pip sync --quiet --require-hashes --compile-bytecode requirements/all.txt
-	@VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation --editable .
-	@touch $@
-
-setup: $(VENV)/.installed
+# A Python that was named makes the environment anew where another one made it; python3 takes it as it is.
+setup:
+	@$(PYTHON) tools/environment.py $(if $(filter-out file,$(origin PYTHON)),--this-python) $(VENV)
 
 serve: setup
 	@$(BIN)/rkserve serve --demo $(ARGS)
@@ -65,7 +53,7 @@ bench: setup
 	$(BIN)/python -m bench $(ARGS)
 
 LOCK := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-header --no-annotate --no-emit-index-url --no-emit-find-links
-lock: $(UV)
+lock: setup
 	$(LOCK) --upgrade pyproject.toml --extra rknn -o requirements/server.txt
 	$(LOCK) --upgrade pyproject.toml --extra rknn --extra convert --extra dev -c requirements/server.txt -o requirements/all.txt
 	echo uv | $(LOCK) --upgrade - -o requirements/uv.txt

@@ -1,7 +1,8 @@
 """Value types that the server and the workers share.
 
-Knows no engine, no socket and no HTTP. Everything here crosses the process border, so it is made of msgspec
-structs: typed on both sides, cheap to encode.
+Knows no engine, no socket and no HTTP. What crosses the process border is made of msgspec structs: typed on
+both sides, cheap to encode. The rest is what a backend and its worker are to each other: what it raises, how
+it is cancelled, where it puts what it makes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import msgspec
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
+HybridExecutor = Literal["auto", "onnxruntime", "rknn", "rknnlite"]
+CoreMask = Literal["auto", "0", "1", "2", "0_1", "0_1_2", "all"]
+KvDtype = Literal["fp32", "fp16"]
+
 ErrorCode = Literal[
     "context_length_exceeded",
     "unsupported_parameter",
@@ -25,6 +30,9 @@ ErrorCode = Literal[
     "backend_crashed",
     "backend_timeout",
 ]
+
+
+META_FILE = "meta2.json"  # describes a hybrid folder, and is what tells one from any other folder
 
 
 class BackendError(Exception):
@@ -52,11 +60,20 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     """A piece of a rendered prompt.
 
     `control` is True for text of the template, in which control tokens count, and False for text that came
-    from a client, which is encoded as plain text whatever it spells.
+    from a client, which is encoded as plain text whatever it spells. `image`: the span has no text and is the
+    place of that one of GenerateParams.images.
     """
 
     text: str
     control: bool
+    image: int | None = None
+
+
+class Image(msgspec.Struct, frozen=True, array_like=True):
+    """An image file as a client gave it, undecoded. `field`: where in the request it stood, for errors."""
+
+    data: bytes
+    field: str
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +94,14 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: dict[int, float] = {}
 
 
+class Adapter(msgspec.Struct, frozen=True, kw_only=True):
+    """A LoRA adapter to run an answer with. path: its file, absolute; read by the first run that has it."""
+
+    name: str
+    path: str
+    scale: float = 1.0
+
+
 class GenerateParams(msgspec.Struct, frozen=True, kw_only=True):
     """One answer to make.
 
@@ -91,9 +116,9 @@ class GenerateParams(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     stop: list[str] = []
     logprobs: int | None = None
-    adapter: str | None = None
+    adapter: Adapter | None = None
     owner: str = ""
-    images: list[bytes] = []
+    images: list[Image] = []
 
 
 class EmbedInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,12 +171,12 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HybridOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The `hybrid:` keys of a registry entry."""
+    """The `hybrid:` keys of a registry entry. threads None: the engine's choice; meta: path of an overlay."""
 
-    executor: Literal["auto", "onnxruntime", "rknn", "rknnlite"] = "auto"
-    core_mask: Literal["auto", "0", "1", "2", "0_1", "0_1_2", "all"] = "auto"
+    executor: HybridExecutor = "auto"
+    core_mask: CoreMask = "auto"
     threads: int | None = None
-    kv_dtype: Literal["fp32", "fp16"] = "fp32"
+    kv_dtype: KvDtype = "fp32"
     cache_mb: int = 512
     variant: str | None = None
     meta: str | None = None
@@ -169,6 +194,12 @@ class RkllmOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     library: absolute path of a librkllmrt.so. runtime, runtime_check: the entry's keys of these names, for
     what the library itself says once it has loaded the model.
+
+    What the library does where its makers do not say, as `rkserve doctor --deep` can tell: input: prompts as
+    token ids where there is a tokenizer ("auto"), or always as text. runtime_bos: the BOS that the library
+    itself puts before a text, left out of ours. last_token_cached: the last token of an answer that was cut
+    short stands in the KV cache, too. clear_after_abort: only an emptied KV cache is sound after an abort.
+    context_reserve: tokens of the context that prompts may not take.
     """
 
     library: str | None = None
@@ -179,6 +210,11 @@ class RkllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     embed_flash: bool = True
     n_keep: int = -1
     skip_special_token: bool = False
+    input: Literal["auto", "text"] = "auto"
+    runtime_bos: str | None = None
+    last_token_cached: bool = False
+    clear_after_abort: bool = False
+    context_reserve: int = 4
     prompt_cache: PromptCacheOptions | None = None
 
 
@@ -195,12 +231,41 @@ class EmbeddingOptions(msgspec.Struct, frozen=True, kw_only=True):
     matryoshka: bool = False
 
 
+class ImageMarks(msgspec.Struct, frozen=True, kw_only=True):
+    """Texts for images in a prompt: what holds an image's place, and what the model sees around and in it."""
+
+    image: str = "<image>"
+    start: str = "<|vision_start|>"
+    end: str = "<|vision_end|>"
+    content: str = "<|image_pad|>"
+
+
+class VisionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The `vision:` keys of a registry entry, for an image encoder that is there.
+
+    encoder: absolute path of a .rknn or .onnx file. runtime: what versions of librknnrt a .rknn may run on.
+    size: width and height in pixels. mean, std: one a channel, in the units of pixels, 0 to 255; None: pixels
+    go in as they are. max_pixels: of an image as it comes.
+    """
+
+    encoder: str
+    runtime: str | None = None
+    size: tuple[int, int]
+    layout: Literal["nhwc", "nchw"] = "nhwc"
+    dtype: Literal["uint8", "float32"] = "uint8"
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+    resize: Literal["square_pad", "stretch"] = "square_pad"
+    marks: ImageMarks = ImageMarks()
+    max_pixels: int = 20_000_000
+
+
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker needs to load a model. Paths are absolute and were checked by the server.
 
     path: the hybrid folder or the .rkllm file. tokenizer: a tokenizer.json, None for the one in the folder
     (hybrid) or in the file (rkllm). eos: strings or ids that end an answer. repeat_guard: end an answer that
-    only repeats itself. embeddings None: it makes none.
+    only repeats itself. vision: how images are taken, embeddings: how vectors are made; None: not at all.
     """
 
     model_id: str
@@ -214,6 +279,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str | None = None
     hybrid: HybridOptions = HybridOptions()
     rkllm: RkllmOptions = RkllmOptions()
+    vision: VisionOptions | None = None
     embeddings: EmbeddingOptions | None = None
 
 

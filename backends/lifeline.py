@@ -1,7 +1,7 @@
 """How a worker process is tied to the server: it never outlives it, and only the server decides when it ends.
 
-Knows no messages and no engine. Linux does the rest that a socket's end cannot: a worker that is stopped, or
-stuck inside a C library, is killed by the kernel when the server dies.
+Knows no messages and no engine. Linux only: a worker that is stopped, or stuck inside a C library, does
+not see its socket's end, so the kernel kills it when the server dies.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import struct
-import sys
 
 ORPHANED = 3  # exit status of a worker whose server is gone
 
@@ -28,8 +27,7 @@ def tie_to_server(sock: socket.socket) -> None:
     """
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
-    if sys.platform != "linux":
-        return
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # it starts with them blocked, or they could end it before
     # int prctl(int option, unsigned long arg2, unsigned long arg3, unsigned long arg4, unsigned long arg5);
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
@@ -54,5 +52,4 @@ def line_buffer_c_stdout() -> None:
     setvbuf = libc.setvbuf
     setvbuf.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t]
     setvbuf.restype = ctypes.c_int
-    name = "stdout" if sys.platform == "linux" else "__stdoutp"
-    setvbuf(ctypes.c_void_p.in_dll(libc, name), None, _IOLBF, 0)
+    setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _IOLBF, 0)

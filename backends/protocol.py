@@ -101,6 +101,12 @@ class LoadFailed(_Message, frozen=True):
     message: str
 
 
+class Begun(_Message, frozen=True):
+    """The engine is given a request now: from here on a worker that dies may have died of it."""
+
+    request_id: int
+
+
 class Prefill(_Message, frozen=True):
     """How many of the prompt tokens to be computed have been."""
 
@@ -154,14 +160,19 @@ class Heartbeat(_Message, frozen=True):
 
 
 ToWorker = Load | Generate | Embed | Cancel | Count | Unload
-FromWorker = Loading | Ready | LoadFailed | Prefill | Delta | Warned | Finished | Failed | Counted | Heartbeat
+FromWorker = (
+    Loading | Ready | LoadFailed | Begun | Prefill | Delta | Warned | Finished | Failed | Counted | Heartbeat
+)
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_frame(message: ToWorker | FromWorker) -> bytes:
-    """Return one message as a frame."""
-    body = _encoder.encode(message)
+    """Return one message as a frame. Raises ProtocolError for one that has no encoding or is too long."""
+    try:
+        body = _encoder.encode(message)
+    except (ValueError, OverflowError, TypeError) as error:  # half of a character; an integer over 64 bits
+        raise ProtocolError(f"a {type(message).__name__} cannot be sent: {error}") from error
     if len(body) > MAX_FRAME_BYTES:
         raise ProtocolError(f"a message of {len(body)} bytes is over the limit of {MAX_FRAME_BYTES}")
     return _LENGTH.pack(len(body)) + body

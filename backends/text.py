@@ -17,7 +17,7 @@ class StopFilter:
 
     The stop string that is complete first ends the text, whatever pieces it arrives in; of several that end
     at the same character the longest counts. Text is held back only while it may be the start of a stop
-    string. Empty stop strings are ignored. Not thread-safe; of no use after it has stopped.
+    string. Empty stop strings are ignored. Not thread-safe; of no use after it has stopped or was flushed.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -40,8 +40,7 @@ class StopFilter:
 
     def flush(self) -> str:
         """Return what is held back: no more text will come, so it is no stop string."""
-        held, self._held = self._held, ""
-        return held
+        return self._held
 
     def _beginning_of_a_stop(self, text: str) -> int:
         """Return how long the longest end of `text` is with which a stop string begins."""

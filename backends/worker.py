@@ -36,6 +36,7 @@ from backends.base import (
 )
 from backends.lifeline import line_buffer_c_stdout, tie_to_server
 from backends.protocol import (
+    Begun,
     Cancel,
     Count,
     Counted,
@@ -199,14 +200,9 @@ class Worker:
                     prompt_tokens=0, cached_tokens=0, completion_tokens=0, prefill_ms=0.0, decode_ms=0.0
                 )
                 answer = Finished(request_id, "cancelled", nothing)
-            elif isinstance(job, Generate):
-                answer = Finished(request_id, *backend.generate(job.params, sink, cancelled))
-            elif isinstance(backend, Embedder):
-                answer = Finished(request_id, *backend.embed(job.params, sink, cancelled))
             else:
-                raise BackendError(
-                    "unsupported_parameter", "The engine of this model makes no embeddings.", "model"
-                )
+                self._outbox.send(Begun(request_id))
+                answer = self._work(backend, job, sink, cancelled)
         except BackendError as error:
             answer = Failed(request_id, error.code, error.message, error.param)
             lost = isinstance(error, EngineLost)
@@ -215,6 +211,15 @@ class Worker:
         self._outbox.send(answer)
         if lost:
             _exit(FAULT)
+
+    def _work(
+        self, backend: Backend, job: Generate | Embed, sink: RunSink, cancelled: Cancellation
+    ) -> Finished:
+        if isinstance(job, Generate):
+            return Finished(job.request_id, *backend.generate(job.params, sink, cancelled))
+        if isinstance(backend, Embedder):
+            return Finished(job.request_id, *backend.embed(job.params, sink, cancelled))
+        raise BackendError("unsupported_parameter", "The engine of this model makes no embeddings.", "model")
 
     def _count(self, backend: Backend) -> None:
         while True:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.processes import ROOT, python
 
-PROGRAMS = ("rest", "relay", "engine")
+PROGRAMS = ("rest", "relay", "runtime", "engine")
 
 
 def main() -> int:

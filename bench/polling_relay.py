@@ -15,7 +15,7 @@ from threading import Event, Lock, Thread
 from backends.base import GenerateParams, Sampling, Span, TokenLogprob
 from bench.replay import ReplayBackend
 
-_POLL_S = 0.005
+POLL_S = 0.005
 _running = Lock()
 
 
@@ -59,12 +59,13 @@ class Handler(BaseHTTPRequestHandler):
             ended = False
             while not ended:
                 while sink.texts:
-                    self._event(sink.texts.pop(0))
-                runtime.join(_POLL_S)
+                    self.send_text(sink.texts.pop(0))
+                runtime.join(POLL_S)
                 ended = not runtime.is_alive()
         self.wfile.write(b"data: [DONE]\n\n")
 
-    def _event(self, text: str) -> None:
+    def send_text(self, text: str) -> None:
+        """Write a token as an event."""
         chunk = {
             "id": "chatcmpl-0123456789abcdef",
             "object": "chat.completion.chunk",

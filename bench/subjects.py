@@ -72,9 +72,8 @@ class Engine:
         started = time.monotonic()
         await self._run(" one", 1)
         taken = time.monotonic() - started
-        for status in self._dispatcher.status():
-            if status.id == self._entry.id and status.info is not None:
-                self.runtime = status.info.runtime
+        if (info := self._dispatcher.status_of(self._entry).info) is not None:
+            self.runtime = info.runtime
         return taken
 
     async def measure(self, prompt: int, decode: int, series: Series) -> None:

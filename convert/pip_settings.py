@@ -35,7 +35,10 @@ def uv_settings(environment: Mapping[str, str]) -> tuple[dict[str, str], list[st
         added["UV_INSECURE_HOST"] = " ".join(pip["trusted-host"].split())
     if pip.get("proxy"):
         added["ALL_PROXY"] = pip["proxy"]
-    return added | dict(environment), arguments
+    # An empty variable counts as none, as it does for pip.
+    return dict(environment) | {
+        name: value for name, value in added.items() if not environment.get(name)
+    }, arguments
 
 
 def _index_settings(pip: Mapping[str, str]) -> dict[str, str]:

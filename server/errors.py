@@ -14,14 +14,27 @@ ApiError
 +- LoadError                    503, x-should-retry: false
 |  +- RuntimeVersionMismatch, ModelCorrupt, InsufficientMemory, LoadFailed
 +- BackendFailure               500, x-should-retry: false
-|  +- BackendCrashed, BackendTimeout, InternalError
+|  +- BackendCrashed, BackendTimeout
 +- FormNotMet                   500 form_not_met, x-should-retry: false
++- InternalError                500, x-should-retry: false
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar
+
+# An absolute path up to its last name; what the kernel shows of itself under /dev, /proc and /sys is the same
+# everywhere. No part of a URL and no path of the API (/v1/...).
+_FOLDERS = re.compile(
+    r"""(?<![^\s"'`(\[{=,;:])/(?!dev/|proc/|sys/|v1/)(?:[^\s/"'`,;:]+/)+(?=[^\s/"'`,;:)\]}])"""
+)
+
+
+def without_folders(text: str) -> str:
+    """Return a text as clients may see it: of the server's files the names, not where they are."""
+    return _FOLDERS.sub("", text)
 
 
 class ApiError(Exception):
@@ -43,7 +56,12 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, dict[str, str | None]]:
         """Return the JSON body the OpenAI clients expect."""
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        message = self.shown()
+        return {"error": {"message": message, "type": self.type, "param": self.param, "code": self.code}}
+
+    def shown(self) -> str:
+        """Return the message as clients may see it; `message` is for the log."""
+        return self.message
 
 
 class InvalidRequest(ApiError):
@@ -131,6 +149,10 @@ class _Final(ApiError):
     def headers(self) -> Mapping[str, str]:
         return {"x-should-retry": "false"}
 
+    def shown(self) -> str:
+        # These tell what is wrong on this machine, with paths; other messages have those of the request.
+        return without_folders(self.message)
+
 
 class LoadError(_Final):
     """The model cannot be loaded, and trying again will not help."""
@@ -184,5 +206,5 @@ class FormNotMet(_Final):
     code = "form_not_met"
 
 
-class InternalError(BackendFailure):
+class InternalError(_Final):
     """A fault of the server's own."""

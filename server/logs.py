@@ -9,6 +9,8 @@ import time
 
 import msgspec
 
+from server.log_writer import PatientHandler
+
 REQUEST_ID: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 
 # Libraries whose information is of use only to those who debug them.
@@ -44,7 +46,11 @@ class JsonFormatter(logging.Formatter):
             fields["request_id"] = request_id
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(fields).decode()
+        whole = {
+            name: value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+            for name, value in fields.items()
+        }
+        return msgspec.json.encode(whole).decode()
 
 
 _ONE_LINE = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
@@ -56,8 +62,11 @@ _ONE_LINE = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} 
 
 
 def configure_logging(log_format: str, level: str) -> None:
-    """Send every record of this process to standard error in one form. Called once, by `serve`."""
-    handler = logging.StreamHandler(sys.stderr)
+    """Send every record of this process to standard error in one form. Called once, by `serve`.
+
+    What is still to be written at the process's end `logging` has written then.
+    """
+    handler = PatientHandler(sys.stderr.fileno())
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]

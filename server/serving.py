@@ -7,26 +7,33 @@ would first wait for its connections and only then tell the application.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import uvicorn
 from fastapi import FastAPI
 
+from server.addresses import network_urls, url_of
 from server.app import create_app
+from server.hangup import watch_terminal
 from server.http.connection import LimitedConnection
+from server.http.keys import check_keys
 from server.logs import configure_logging
 from server.registry import load_registry
 from server.settings import Settings, SettingsError
+from server.streams import tell
 
 BACKLOG = 1024
 KEEP_ALIVE_S = 30
 MOST_FILES = 65536
+FEWEST_FILES = 64
 # After the grace time: for the dispatcher to end its workers, and for answers to reach their clients.
 STOP_MARGIN_S = 1.0
 DRAIN_S = 0.4
@@ -43,10 +50,20 @@ def serve(settings: Settings) -> None:
 
 
 def run(app: FastAPI, settings: Settings) -> None:
-    """Run an application of these settings until a signal ends it. Raises SettingsError for a port in use."""
-    sockets = listen(settings.host, settings.port)
+    """Run an application of these settings until a signal ends it.
+
+    Raises SettingsError for a port in use, and where the system allows too few open files.
+    """
     _raise_file_limit()
+    sockets = listen(settings.host, settings.port, typed(settings))
     GracefulServer(server_config(app), settings).run(sockets)
+
+
+def check_start(settings: Settings) -> None:
+    """Find out whether this server may listen and can, before long work. Raises SettingsError."""
+    check_keys(settings)
+    for listening in listen(settings.host, settings.port, typed(settings)):
+        listening.close()
 
 
 def server_config(app: FastAPI) -> uvicorn.Config:
@@ -66,8 +83,17 @@ def server_config(app: FastAPI) -> uvicorn.Config:
     )
 
 
-def listen(host: str, port: int) -> list[socket.socket]:
-    """Return listening sockets for every address of the host. Raises SettingsError, saying why."""
+def typed(settings: Settings) -> str:
+    """Return the address as it was set, in the words of whoever set it."""
+    given = [text for name in ("host", "port") if (text := settings.given(name))]
+    return " ".join(given) or f"{settings.host}:{settings.port}"
+
+
+def listen(host: str, port: int, typed: str | None = None) -> list[socket.socket]:
+    """Return listening sockets for every address of the host. Raises SettingsError, saying why.
+
+    typed: how to call the address in an error.
+    """
     sockets: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -83,20 +109,23 @@ def listen(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         for opened in sockets:
             opened.close()
-        raise SettingsError(
-            [
-                f"RKSERVE_HOST={host} RKSERVE_PORT={port}: cannot listen there ({error.strerror}); "
-                "is another server running? Choose another with --host and --port"
-            ]
-        ) from None
+        typed = typed or f"RKSERVE_HOST={host} RKSERVE_PORT={port}"
+        raise SettingsError([f"{typed}: cannot listen there ({_reason(error)}); {_cure(error)}"]) from None
     return sockets
 
 
-def url_of(listening: socket.socket) -> str:
-    """Return the address to open in a client on this machine."""
-    host, port = listening.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _reason(error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)  # its own text names the address once more
+
+
+def _cure(error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return "this machine has no such address; --host 0.0.0.0 stands for all it has"
+    if error.errno == errno.EACCES:
+        return "ports below 1024 are for root; choose another with --port"
+    return "is another server running? Stop it, or choose another port with --port"
 
 
 class GracefulServer(uvicorn.Server):
@@ -114,9 +143,11 @@ class GracefulServer(uvicorn.Server):
         handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         for number in handled:
             loop.add_signal_handler(number, self._on_signal, number)
+        terminal = watch_terminal(loop, lambda: self._on_signal(signal.SIGHUP))
         try:
             yield
         finally:
+            terminal.close()
             for number in handled:
                 loop.remove_signal_handler(number)
 
@@ -133,8 +164,9 @@ class GracefulServer(uvicorn.Server):
         """Start, and say where the server is."""
         await super().startup(sockets)
         if self.started and sockets:
-            with suppress(OSError):  # nobody reads it: a full disk or a closed pipe is no reason not to serve
-                print(f"rkserve is ready at {url_of(sockets[0])}/v1 (stop it with Ctrl+C)", flush=True)
+            tell(sys.stdout, f"rkserve is ready at {url_of(sockets[0])}/v1 (stop it with Ctrl+C)")
+            for address in network_urls(sockets):
+                tell(sys.stdout, f"from other machines: {address}/v1")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more connections, stop the dispatcher, let the last answers out, cut what is left."""
@@ -165,3 +197,11 @@ def _raise_file_limit() -> None:
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    if soft != resource.RLIM_INFINITY and soft < FEWEST_FILES:
+        raise SettingsError(
+            [
+                f"this process may have only {soft} files open (ulimit -n), and a server needs at least "
+                f"{FEWEST_FILES}, one for each connection and some for each model; allow it 1024 or more"
+            ]
+        )

@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import platformdirs
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from backends.discovery import SYSTEM_DIRS
 from server.envfile import EnvFileError, read_env_file
+from server.names import MODEL_NAME, MODEL_NAME_RULE
 
 PREFIX = "RKSERVE_"
 SERVICE_ENV_FILE = Path("/etc/rkserve/rkserve.env")
+API_KEY_VARIABLE = "RKSERVE_API_KEY"  # a client's key, for `rkserve chat`: no setting of the server
 
-_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*")
 _ORIGIN = re.compile(r"\*|https?://[^/\s]+")
 
@@ -35,6 +36,10 @@ class SettingsError(Exception):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = tuple(problems)
+
+
+class FlagError(SettingsError):
+    """Settings of which at least one stands on the command line: wrong usage."""
 
 
 def _split(separators: str) -> BeforeValidator:
@@ -82,8 +87,8 @@ def _host(value: str) -> str:
 
 
 def _model_name(value: str) -> str:
-    if not _MODEL_NAME.fullmatch(value):
-        raise ValueError("must be model ids: letters, digits, '.', '_', ':' and '-'")
+    if not MODEL_NAME.fullmatch(value):
+        raise ValueError(f"must be ids or aliases of models: {MODEL_NAME_RULE}")
     return value
 
 
@@ -136,7 +141,9 @@ class Settings(BaseSettings):
     )
     preload: Annotated[tuple[ModelName, ...], NoDecode, _split(r",\s")] = ()
     default_model: ModelName | None = None
-    api_keys_file: Annotated[Path, AfterValidator(_absolute), AfterValidator(_no_directory)] | None = None
+    api_keys_file: Annotated[Path, AfterValidator(_absolute), AfterValidator(_no_directory)] | None = Field(
+        default_factory=lambda: _absolute(default_config_file("keys"))
+    )
     open_lan: bool = False
     metrics_open: bool = False
     cors_origins: Annotated[
@@ -160,10 +167,28 @@ class Settings(BaseSettings):
     log_format: Annotated[Literal["text", "json"], BeforeValidator(_lower)] = "text"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = "info"
 
+    _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
+
     @property
     def reachable(self) -> bool:
         """Whether other machines can reach the server."""
         return not is_loopback(self.host)
+
+    @property
+    def keys_wanted(self) -> bool:
+        """Whether a keys file was named: then nobody gets in without a key, even while it holds none."""
+        return "api_keys_file" in self.model_fields_set
+
+    def given(self, setting: str) -> str | None:
+        """Return a setting as whoever set it wrote it: `--port 80`, or RKSERVE_PORT=80 and where it stands.
+
+        None for one that nobody set, or not by way of `load_settings`.
+        """
+        return self._origins.get(setting)
+
+    def origin(self, setting: str) -> str:
+        """Return a setting as it was given, else as a variable with its value."""
+        return self.given(setting) or f"{variable_name(setting)}={getattr(self, setting)}"
 
 
 def variable_name(setting: str) -> str:
@@ -182,8 +207,8 @@ def load_settings(
     """Return the settings of flags over environment over the service's environment file.
 
     `flags` by the settings' names, None for one not given. A file that does not exist or may not be read by
-    this user counts as empty. Where neither names one, models.yaml and keys in the user's configuration
-    directory are used if they exist. Raises SettingsError with every problem found.
+    this user counts as empty. Where neither names one, models.yaml in the user's configuration directory is
+    used if it exists. Raises SettingsError with every problem found, FlagError if a flag is among them.
     """
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
@@ -204,23 +229,32 @@ def load_settings(
         except EnvFileError as error:
             problems.append(str(error))
     for variable, value in os.environ.items():
-        if variable.startswith(PREFIX):
+        if variable.startswith(PREFIX) and variable != API_KEY_VARIABLE:
             take(variable, value, variable)
     for setting, flag in (flags or {}).items():
         if flag is not None:
-            values[setting], origins[setting] = flag, f"{flag_name(setting)} {flag}"
-    for setting, name in (("models_file", "models.yaml"), ("api_keys_file", "keys")):
-        if setting not in values and (default := default_config_file(name)).is_file():
-            values[setting], origins[setting] = str(default), f"{variable_name(setting)}={default}"
+            values[setting], origins[setting] = flag, _as_flag(setting, flag)
+    if "models_file" not in values and (default := default_config_file("models.yaml")).is_file():
+        values["models_file"], origins["models_file"] = str(default), str(default)
 
     settings: Settings | None = None
+    wrong: set[str] = set()
     try:
         settings = Settings(**values)  # type: ignore[arg-type]  # pydantic checks and converts the values
     except ValidationError as error:
         problems += _describe(error, origins)
+        wrong = {str(detail["loc"][0]) for detail in error.errors(include_url=False)}
     if problems or settings is None:
-        raise SettingsError(problems)
+        by_flag = any((flags or {}).get(setting) is not None for setting in wrong)
+        raise (FlagError if by_flag else SettingsError)(problems)
+    settings._origins = origins
     return settings
+
+
+def _as_flag(setting: str, value: object) -> str:
+    if isinstance(value, bool):
+        return flag_name(setting) if value else "--no-" + flag_name(setting).removeprefix("--")
+    return f"{flag_name(setting)} {value}"
 
 
 def _nearest(variable: str) -> str:

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import tempfile
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -24,8 +23,9 @@ atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True
 # need the default.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Before any test imports numpy: it sets how many threads numpy may use, as in a worker.
-import_module("backends.hybrid")
+# Before any test imports numpy or onnxruntime, and as in a worker: one thread for numpy, and no reports.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 
 @pytest.fixture(scope="session")

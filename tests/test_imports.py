@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,13 +13,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-SERVER_MAY = ("backends.base", "backends.protocol", "backends.discovery")
+SERVER_MAY = ("backends.base", "backends.protocol", "backends.discovery", "backends.probing")
 ALLOWED: dict[str, tuple[str, ...]] = {
     "server": SERVER_MAY,
     "backends": (),
-    "convert": ("backends.hybrid.meta",),
+    "convert": ("backends.files", "backends.hybrid.meta"),
 }
-HEAVY = {"numpy", "onnxruntime", "tokenizers", "onnx", "gguf", "torch", "transformers"}
+HEAVY = {"numpy", "onnxruntime", "tokenizers", "onnx", "gguf", "torch", "transformers", "PIL"}
 
 
 def modules(package: str) -> list[Path]:
@@ -77,6 +80,17 @@ def test_the_server_imports_no_engine_library() -> None:
     assert not wrong
 
 
+def test_the_registry_knows_nothing_of_those_who_use_it() -> None:
+    users = ("server.templates", "server.workers", "server.scheduling", "server.generation", "server.http")
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in modules("server/registry")
+        for line, name in imports(path)
+        if any(within(name, user) for user in users)
+    ]
+    assert not wrong
+
+
 def test_tests_and_benches_are_imported_by_no_package() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
@@ -86,3 +100,24 @@ def test_tests_and_benches_are_imported_by_no_package() -> None:
         if name.split(".")[0] in {"tests", "bench"}
     ]
     assert not wrong
+
+
+def test_importing_the_engine_changes_no_environment() -> None:
+    code = "import os; before = dict(os.environ); import backends.hybrid.backend; print(before == os.environ)"
+    assert _printed(code) == "True\n"
+
+
+def test_benches_keep_onnxruntime_from_reporting() -> None:
+    assert _printed("import bench, os; print(os.environ['ORT_DISABLE_TELEMETRY'])") == "1\n"
+
+
+def _printed(code: str) -> str:
+    environment = {key: value for key, value in os.environ.items() if key != "ORT_DISABLE_TELEMETRY"}
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout

@@ -51,10 +51,8 @@ class Answer:
 
     def finish(self) -> None:
         """Send all that is held back: the answer ends here and no stop string completes it."""
-        out, stopped = self._stops.push(self._decoder.flush())
-        if not stopped:
-            out += self._stops.flush()
-        self._send(out, len(self._waiting))
+        out, _ = self._stops.push(self._decoder.flush())
+        self._send(out + self._stops.flush(), len(self._waiting))
 
     def _send(self, text: str, tokens: int) -> None:
         """Send text with the first waiting tokens, unless there is nothing a client could see."""

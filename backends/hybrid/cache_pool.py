@@ -44,8 +44,8 @@ class CachePool:
         if cache is None:
             cache = self._new()
         elif self._worth_a_copy(cache, shared, len(token_ids)):
-            self._evict(keep=cache, needed_bytes=cache.bytes_for(len(token_ids)))
-            cache = cache.fork(shared)
+            self._evict(keep=cache, needed_bytes=cache.fork_bytes(len(token_ids)))
+            cache = cache.fork(shared, room=len(token_ids))
         else:
             self._idle.remove(cache)
             cache.truncate(shared)
@@ -91,7 +91,7 @@ class CachePool:
     def _worth_a_copy(self, cache: KVCache, shared: int, length: int) -> bool:
         if cache.length - shared <= CHEAP_TAIL:
             return False
-        return cache.size_bytes + cache.bytes_per_token * (length + CHEAP_TAIL) <= self._limit_bytes
+        return cache.size_bytes + cache.fork_bytes(length) <= self._limit_bytes
 
     def _evict(self, *, keep: KVCache | None, needed_bytes: int) -> None:
         """Drop least recently used caches until `needed_bytes` more would fit, never the one to keep."""

@@ -5,20 +5,22 @@ Looks at meta2.json, at which files exist, at their sizes and at the hashes of s
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from backends.base import BackendError, ErrorCode
+from backends.files import sha256_of
 from backends.hybrid.layout import contradictions, unsupported
 from backends.hybrid.meta import META_FILE, Build, File, Meta
+from backends.hybrid.ranges import bad_file_names, is_plain
 from backends.hybrid.schema import departures
 
 DEFAULT_VARIANT = "fp32"
+META_BYTES = 16 * 1024 * 1024  # the largest meta2.json that is read; one of 100 layers takes 200 kB
 HASHED_AT_LOAD_BYTES = 4 * 1024 * 1024  # larger files are compared by size; `verify_files` hashes them all
 
 
@@ -51,7 +53,6 @@ def read_folder(
     problems = contradictions(meta)
     variant, builds, lacking = _choose_builds(meta, executor, variant)
     problems += file_problems(path, _files(meta, builds), HASHED_AT_LOAD_BYTES)
-    problems += [problem for name in _norm_files(meta) for problem in _existence(path, name)]
     if problems:
         raise _refusal("model_corrupt", path, "is damaged or incomplete", problems)
     if missing := [*lacking, *unsupported(meta)]:
@@ -71,53 +72,39 @@ def verify_files(path: Path, overlay: Path | None = None) -> list[str]:
 
 def file_problems(path: Path, files: Iterable[File], hash_up_to_bytes: int | None) -> list[str]:
     """Return a line for each file that is missing, of another size or, up to a size, of another hash."""
-    return [problem for file in files for problem in _file(path, file, hash_up_to_bytes)]
-
-
-def _existence(folder: Path, name: str) -> Iterator[str]:
-    parts = PurePosixPath(name).parts
-    if not parts or ".." in parts or PurePosixPath(name).is_absolute():
-        yield f"{name!r} is no name of a file inside the folder"
-    elif not (folder / name).is_file():
-        yield f"{name} is missing"
+    files = list(files)
+    plain = {file.file: file for file in files if is_plain(file.file)}
+    found = list(bad_file_names(files))
+    return found + [line for file in plain.values() for line in _file(path, file, hash_up_to_bytes)]
 
 
 def _file(folder: Path, file: File, hash_up_to_bytes: int | None) -> Iterator[str]:
-    if absent := list(_existence(folder, file.file)):
-        yield from absent
-        return
     path = folder / file.file
     try:
+        if not path.is_file():
+            yield f"{file.file} is missing"
+            return
         size = path.stat().st_size
         if size != file.size_bytes:
             how = "cut off" if size < file.size_bytes else "too long"
             yield f"{file.file} is {how}: {size} bytes where {file.size_bytes} are right"
-        elif (hash_up_to_bytes is None or size <= hash_up_to_bytes) and _sha256(path) != file.sha256:
+        elif (hash_up_to_bytes is None or size <= hash_up_to_bytes) and sha256_of(path) != file.sha256:
             yield f"{file.file} has the right size and wrong bytes: its sha256 is not {file.sha256}"
     except OSError as error:
         yield f"{file.file} cannot be read: {error.strerror}"
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _files(meta: Meta, builds: Iterable[Build]) -> list[File]:
-    """Return every file the folder must hold to run these builds, each name once."""
+    """Return every file the folder must hold to run these builds, as often as it is named."""
     files = [meta.embedding.file, meta.tokenizer]
     files += [file for file in (meta.chat_template, meta.license.text) if file]
+    files += [file for layer in meta.layers for file in (layer.q_norm, layer.k_norm) if file]
     for build in builds:
         files.append(File(file=build.file, sha256=build.sha256, size_bytes=build.size_bytes))
         if build.data_file and build.data_sha256 and build.data_size_bytes is not None:
             data = File(file=build.data_file, sha256=build.data_sha256, size_bytes=build.data_size_bytes)
             files.append(data)
-    return list({file.file: file for file in files}.values())
-
-
-def _norm_files(meta: Meta) -> list[str]:
-    names = [name for layer in meta.layers for name in (layer.q_norm, layer.k_norm) if name is not None]
-    return list(dict.fromkeys(names))
+    return files
 
 
 def _choose_builds(meta: Meta, executor: str, variant: str | None) -> tuple[str, list[Build], list[str]]:
@@ -152,13 +139,19 @@ def _read_meta(path: Path, overlay: Path | None) -> Meta:
 
 def _read_json(path: Path) -> Any:
     try:
-        return msgspec.json.decode(path.read_bytes())
+        with path.open("rb") as file:
+            data = file.read(META_BYTES + 1)
+        if len(data) > META_BYTES:
+            raise BackendError(
+                "model_corrupt", f"{path} is over {META_BYTES} bytes long. Pull or convert the model again."
+            )
+        return msgspec.json.decode(data)
     except OSError as error:
         raise BackendError(
             "load_failed",
             f"{path} cannot be read ({error.strerror}): this is no hybrid folder. Pull or convert the model.",
         ) from error
-    except (msgspec.MsgspecError, UnicodeError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise BackendError(
             "model_corrupt", f"{path} is no JSON ({error}). Pull or convert the model again."
         ) from error
@@ -175,6 +168,8 @@ def _laid_over(data: Any, overlay: Any) -> Any:
 def _refusal(code: ErrorCode, path: Path, what: str, problems: list[str]) -> BackendError:
     lines = "".join(f"\n- {problem}" for problem in problems)
     remedy = (
-        "Pull or convert the model again." if code == "model_corrupt" else "Use another model or variant."
+        "Remove the folder, then pull or convert the model again."
+        if code == "model_corrupt"
+        else "Use another model or variant."
     )
     return BackendError(code, f"The hybrid folder {path} {what}:{lines}\n{remedy}")

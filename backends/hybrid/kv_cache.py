@@ -68,6 +68,10 @@ class KVCache:
         """Return what `size_bytes` will be after `reserve(length)`."""
         return max(self._capacity, _in_blocks(length)) * self.bytes_per_token
 
+    def fork_bytes(self, room: int) -> int:
+        """Return what `size_bytes` of a fork with this room will be."""
+        return _in_blocks(room) * self.bytes_per_token
+
     def reserve(self, length: int) -> None:
         """Make room for `length` tokens in all, so that appends up to there need no more memory."""
         if length > self._capacity:
@@ -96,12 +100,15 @@ class KVCache:
         """Forget all tokens after the first `length`. Memory is kept: more tokens mostly follow."""
         self._length = min(self._length, length)
 
-    def fork(self, length: int) -> KVCache:
-        """Return a cache of its own memory that holds the first `length` tokens of this one."""
+    def fork(self, length: int, room: int = 0) -> KVCache:
+        """Return a cache of its own memory that holds the first `length` tokens of this one.
+
+        room: for how many tokens in all, at least `length`, memory is taken at once.
+        """
         heads, _, head_dim = self._shape
         copy = KVCache(len(self._keys), heads, head_dim)
         length = min(length, self._length)
-        copy.reserve(length)
+        copy.reserve(max(length, room))
         for mine, theirs in zip(self._keys + self._values, copy._keys + copy._values, strict=True):
             theirs[:, :length] = mine[:, :length]
         copy.commit(self._token_ids[:length])

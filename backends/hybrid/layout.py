@@ -5,10 +5,10 @@ Pure: looks at the description only, at no file. All problems are returned, not 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
-from backends.hybrid.meta import Attention, Meta, Rope, Segment, Tensor
+from backends.hybrid.meta import Meta, Segment, Tensor
+from backends.hybrid.ranges import out_of_range
 from backends.hybrid.rope import SUPPORTED_SCALING
 
 CONV = "conv"
@@ -22,7 +22,7 @@ def attention_layers(meta: Meta) -> list[int]:
 
 def contradictions(meta: Meta) -> list[str]:
     """Return what cannot be right in the description, whatever runs it."""
-    return [*_dimensions(meta), *_layers(meta), *_chain(meta)]
+    return [*out_of_range(meta), *_layers(meta), *_chain(meta)]
 
 
 def unsupported(meta: Meta) -> list[str]:
@@ -42,58 +42,14 @@ def unsupported(meta: Meta) -> list[str]:
     return found
 
 
-def _dimensions(meta: Meta) -> Iterator[str]:
-    names = ("hidden_size", "num_heads", "num_kv_heads", "head_dim", "vocab_size", "context_length")
-    for name in names:
-        if getattr(meta, name) < 1:
-            yield f"{name} is {getattr(meta, name)}, but must be at least 1"
+def _layers(meta: Meta) -> Iterator[str]:
     if meta.num_kv_heads > 0 and meta.num_heads % meta.num_kv_heads:
         yield f"num_heads {meta.num_heads} is no multiple of num_kv_heads {meta.num_kv_heads}"
-    if not meta.norm_eps > 0:
-        yield f"norm_eps is {meta.norm_eps}, but must be above 0"
-    for name in ("residual_scale", "logits_scale"):
-        if not (math.isfinite(getattr(meta, name)) and getattr(meta, name) > 0):
-            yield f"{name} is {getattr(meta, name)}, but must be a number above 0"
-    if meta.lengths != sorted(set(meta.lengths)) or not meta.lengths or meta.lengths[0] != 1:
-        yield f"lengths is {meta.lengths}, but must rise from 1"
-    for token_id in meta.eos_token_ids:
-        if not 0 <= token_id < meta.vocab_size:
-            yield f"eos_token_ids holds {token_id}, which is outside the vocabulary of {meta.vocab_size}"
-
-
-def _layers(meta: Meta) -> Iterator[str]:
     if not attention_layers(meta):
         yield "layers names no layer with attention"
     for index, layer in enumerate(meta.layers):
         if layer.type != CONV and layer.type not in meta.attention:
             yield f"layers[{index}].type is {layer.type!r}, which attention does not describe"
-    for name, attention in meta.attention.items():
-        yield from _attention(f"attention.{name}", attention, meta)
-
-
-def _attention(path: str, attention: Attention, meta: Meta) -> Iterator[str]:
-    if attention.window is not None and attention.window < 1:
-        yield f"{path}.window is {attention.window}, but must be at least 1 or null"
-    for name, value in (("scale", attention.scale), ("softcap", attention.softcap)):
-        if value is not None and not (math.isfinite(value) and value > 0):
-            yield f"{path}.{name} is {value}, but must be a number above 0"
-    if attention.rope:
-        yield from _rope(f"{path}.rope", attention.rope, meta.head_dim)
-
-
-def _rope(path: str, rope: Rope, head_dim: int) -> Iterator[str]:
-    if not 0 < rope.rotary_dim <= head_dim or rope.rotary_dim % 2:
-        yield f"{path}.rotary_dim is {rope.rotary_dim}, but must be even and at most head_dim {head_dim}"
-    if not rope.theta > 0:
-        yield f"{path}.theta is {rope.theta}, but must be above 0"
-    needed = {
-        "linear": ["factor"],
-        "llama3": ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"],
-    }
-    if rope.scaling:
-        for name in needed.get(rope.scaling.type, []):
-            if name not in rope.scaling.parameters:
-                yield f"{path}.scaling.parameters.{name} is missing"
 
 
 def _chain(meta: Meta) -> Iterator[str]:
@@ -122,8 +78,14 @@ def _segment(path: str, segment: Segment, meta: Meta, ends: int | None, begins: 
             outputs.append(("hidden", None))
     yield from _tensors(f"{path}.inputs", segment.inputs, inputs, meta)
     yield from _tensors(f"{path}.outputs", segment.outputs, outputs, meta)
+    names = [tensor.name for tensor in (*segment.inputs, *segment.outputs)]
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        yield f"{path} has two tensors of the name {name!r}"
     if not segment.builds:
         yield f"{path}.builds is empty"
+    kinds = [(build.executor, build.variant) for build in segment.builds]
+    for executor, variant in dict.fromkeys(kind for kind in kinds if kinds.count(kind) > 1):
+        yield f"{path}.builds has more than one for {executor} of variant {variant!r}"
     for index, build in enumerate(segment.builds):
         if len({build.data_file is None, build.data_sha256 is None, build.data_size_bytes is None}) > 1:
             yield f"{path}.builds[{index}] has some of data_file, data_sha256, data_size_bytes and not all"
@@ -136,8 +98,12 @@ def _tensors(
     for role, layer in needed:
         if (role, layer) not in there:
             yield f"{path} lacks {role}" + ("" if layer is None else f" of layer {layer}")
-    for role, layer in dict.fromkeys(pair for pair in there if there.count(pair) > 1):
-        yield f"{path} has {role}" + ("" if layer is None else f" of layer {layer}") + " more than once"
+    roles = [tensor.role for tensor in tensors]
+    for name in dict.fromkeys(roles):
+        if roles.count(name) > 1:
+            yield f"{path} has {name} more than once"
+        if name in _SUPPORTED_ROLES and name not in dict(needed):
+            yield f"{path} has {name}, which does not belong there"
     sizes = {
         "hidden": meta.hidden_size,
         "attn": meta.num_heads * meta.head_dim,

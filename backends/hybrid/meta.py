@@ -1,7 +1,8 @@
-"""meta2.json, the description of a hybrid folder: its schema, and reading it.
+"""meta2.json, the description of a hybrid folder: its schema. `folder` reads it, `layout` judges its values.
 
-A hybrid folder holds graphs ("segments") in one or more builds, the embedding table, a tokenizer, a chat
-template and this file. Axes in shapes: "T" is the number of tokens in the call.
+A hybrid folder holds graphs ("segments") in one or more builds, the embedding table, norms of q and k where
+the model has them, a tokenizer, a chat template, the licence and this file. Its files lie side by side, and
+each that is needed to run is named here with its hash. Axes in shapes: "T" is the number of tokens in a call.
 
 Segment k computes the output projection and the feed-forward part of attention layer k - 1 and the norm and
 the q, k, v projections of attention layer k; the first has only the latter, the last ends in the logits.
@@ -13,8 +14,9 @@ from typing import Final, Literal
 
 import msgspec
 
+from backends.base import META_FILE as META_FILE
+
 SCHEMA_VERSION: Final = 2
-META_FILE = "meta2.json"
 
 Role = Literal["hidden", "attn", "q", "k", "v", "gate", "conv_state", "bx", "final_hidden", "logits"]
 
@@ -57,12 +59,23 @@ class Attention(_Meta, frozen=True):
     softcap: float | None = None
 
 
+class File(_Meta, frozen=True):
+    """A file of the folder that is no segment."""
+
+    file: str
+    sha256: str
+    size_bytes: int
+
+
 class Layer(_Meta, frozen=True):
-    """One layer of the model: the name of its attention type, or "conv". q/k norm weights are .npy files."""
+    """One layer of the model: the name of its attention type, or "conv".
+
+    q_norm, k_norm: norm weights of each head, (head_dim,) float32, as .npy files.
+    """
 
     type: str
-    q_norm: str | None = None
-    k_norm: str | None = None
+    q_norm: File | None = None
+    k_norm: File | None = None
 
 
 class Tensor(_Meta, frozen=True):
@@ -96,14 +109,6 @@ class Segment(_Meta, frozen=True):
     outputs: list[Tensor]
     builds: list[Build]
     max_hidden: float | None = None
-
-
-class File(_Meta, frozen=True):
-    """A file of the folder that is no segment."""
-
-    file: str
-    sha256: str
-    size_bytes: int
 
 
 class Embedding(_Meta, frozen=True):

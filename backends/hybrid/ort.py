@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from backends.base import BackendError, Progress
 from backends.hybrid.executor import Array
 from backends.hybrid.folder import HybridFolder
 from backends.hybrid.meta import Role, Segment, Tensor
+from backends.hybrid.ort_failures import check_threads, load_error
 
 _ERRORS_ONLY = 3
 _DEFAULT_MAX_THREADS = 4  # the RK3588's fast cores; decode is bound by memory long before
@@ -36,7 +38,6 @@ class OrtCall:
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
-        self._segment = segment
         self._session = session
         self._binding = session.io_binding()
         for tensor, array in zip(segment.inputs, inputs, strict=True):
@@ -52,16 +53,18 @@ class OrtExecutor:
     """The segments of a folder as onnxruntime sessions. See executor.Executor; takes any length."""
 
     def __init__(self, folder: HybridFolder, threads: int | None, progress: Progress) -> None:
-        """Load all segments; `progress` is called from 0 to 1. Raises BackendError(model_corrupt)."""
+        """Load all segments; `progress` is called from 0 to 1. Raises BackendError."""
         self._segments = folder.meta.segments
         self.runtime = f"onnxruntime {onnxruntime.__version__}"
         self.max_tokens = folder.meta.lengths[-1]
         self._buffers = _Buffers(self.max_tokens)
         self._sessions: list[Any] = []
-        options = _session_options(threads or _default_threads())
+        threads = _threads(threads)
+        check_threads((threads - 1) * len(folder.builds))  # each session has a pool of its own
+        options = _session_options(threads)
         for index, build in enumerate(folder.builds):
             progress(index / len(folder.builds), f"segment {index + 1} of {len(folder.builds)}")
-            session = _load(str(folder.file(build.file)), options)
+            session = _load(folder.file(build.file), options, build.size_bytes + (build.data_size_bytes or 0))
             _compare(build.file, self._segments[index], session)
             self._sessions.append(session)
 
@@ -108,17 +111,17 @@ def _session_options(threads: int) -> Any:
     return options
 
 
-def _default_threads() -> int:
-    return min(len(os.sched_getaffinity(0)), _DEFAULT_MAX_THREADS)
+def _threads(wanted: int | None) -> int:
+    """Return how many threads to use: never more than cores, which would only wait for each other."""
+    return max(1, min(len(os.sched_getaffinity(0)), wanted or _DEFAULT_MAX_THREADS))
 
 
-def _load(path: str, options: Any) -> Any:
+def _load(path: Path, options: Any, size_bytes: int) -> Any:
+    """Open one graph; size_bytes: of it and its weights. Raises BackendError."""
     try:
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the library's errors have no common base but this
-        raise BackendError(
-            "model_corrupt", f"onnxruntime cannot load {path}: {error}\nPull or convert the model again."
-        ) from error
+        raise load_error(error, path, size_bytes) from error
 
 
 def _compare(file: str, segment: Segment, session: Any) -> None:

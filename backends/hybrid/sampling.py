@@ -11,7 +11,10 @@ The order, each step on what the one before it left:
 4. temperature 0 takes the highest logit; any other divides.
 5. top_k, top_p and min_p cut the distribution that temperature made, in this order (as Hugging Face and vLLM
    do; llama.cpp applies temperature last).
-6. One uniform number chooses by the inverse of the cumulated probabilities, most likely token first.
+6. One uniform number chooses by the inverse of the cumulated probabilities, in the order of the ids. Not in
+   that of likelihood: logits of the same text differ by 2e-5 when part of it comes from a cache (products of
+   other sizes add up in another order), which swaps near-equal tokens, and the same seed would go on
+   differently. In the order of the ids such noise moves the sums by as little as itself.
 
 Nothing here changes its arguments. Axis: V vocabulary.
 """
@@ -89,8 +92,8 @@ def adjust(logits: Array, sampling: Sampling, history: History) -> Array:
 def distribution(logits: Array, sampling: Sampling) -> tuple[Ids, npt.NDArray[np.float64]]:
     """Return the tokens that may be chosen and their probabilities, which sum to 1 or less.
 
-    Ordered from the most likely one, the lower id first among equals, where anything is cut; else by id. Each
-    cut keeps a beginning of that order, so the strictest of them decides. Temperature must be above 0.
+    In the order of their ids. Each cut keeps a beginning of the order of likelihood, the lower id first among
+    equals, so the strictest of them decides. Temperature must be above 0.
     """
     if 0 < sampling.top_k < len(logits):
         ids = _largest(logits, sampling.top_k)
@@ -105,6 +108,9 @@ def distribution(logits: Array, sampling: Sampling) -> tuple[Ids, npt.NDArray[np
     if sampling.min_p > 0:
         likely = np.flatnonzero(kept >= sampling.min_p)
         ids, kept = ids[likely], kept[likely]
+    if len(ids) < len(logits):
+        by_id = np.argsort(ids)
+        ids, kept = ids[by_id], kept[by_id]
     return ids, kept / total
 
 

@@ -5,6 +5,7 @@ Axes: V vocabulary, D hidden size.
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from backends.base import BackendError
 from backends.hybrid.folder import HybridFolder
+from backends.hybrid.meta import File
 
 Array = npt.NDArray[np.float32]
 
@@ -23,17 +25,21 @@ def open_embedding(folder: HybridFolder) -> npt.NDArray[np.floating]:
     return _open(folder, meta.embedding.file.file, shape, meta.embedding.dtype)
 
 
-def read_norm(folder: HybridFolder, name: str | None) -> Array | None:
+def read_norm(folder: HybridFolder, file: File | None) -> Array | None:
     """Read a norm weight, (head_dim,), if there is one. Raises BackendError."""
-    if name is None:
+    if file is None:
         return None
-    return np.array(_open(folder, name, (folder.meta.head_dim,), "float32"))
+    return np.array(_open(folder, file.file, (folder.meta.head_dim,), "float32"))
 
 
 def _open(folder: HybridFolder, name: str, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
     try:
-        array: npt.NDArray[Any] = np.load(folder.file(name), mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+        array: npt.NDArray[Any] = np.lib.format.open_memmap(folder.file(name), mode="r")
+    except MemoryError:
+        raise
+    except Exception as error:  # of a damaged header numpy passes on whatever Python's parser raises
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise MemoryError(name) from error
         raise BackendError(
             "model_corrupt", f"{name} cannot be read ({error}). Pull or convert the model again."
         ) from error

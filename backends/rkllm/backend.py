@@ -11,6 +11,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 from packaging.version import Version
@@ -42,10 +43,10 @@ from backends.rkllm.encoder import Encoded, Encoder
 from backends.rkllm.library import LayoutMismatch, LibraryError, open_library
 from backends.rkllm.prompt_cache import PromptCache
 from backends.rkllm.sampling import sampling_param
-from backends.rkllm.session import Ended, Outcome, Session, SessionOptions
+from backends.rkllm.session import Ended, Outcome, Prompt, Session, SessionOptions
 
-CONTEXT_RESERVE = 4
-"""Tokens of the context that are left alone: in one of 1,024 the runtime takes prompts of 1,020 at most."""
+if TYPE_CHECKING:
+    from backends.rkllm.images import Images
 
 OPEN_FILES = 65_536
 
@@ -59,8 +60,8 @@ def load(spec: ModelSpec, progress: Progress) -> Backend:
     `progress` is called from this thread; the library itself reports nothing while it reads the model.
     """
     progress(0.0, "runtime")
-    path, version = _library(spec)
-    _raise_file_limit()
+    path, version = chosen_library(spec)
+    raise_file_limit()
     capture = Capture()
     capture.start()
     try:
@@ -68,9 +69,10 @@ def load(spec: ModelSpec, progress: Progress) -> Backend:
         progress(0.05, "tokenizer")
         encoder = Encoder(spec)
         progress(0.1, "model")
-        session = Session(library, _options(spec), capture)
+        session = Session(library, session_options(spec), capture)
         try:
-            backend = RkllmBackend(spec, version, encoder, session, capture)
+            images = _images(spec)
+            backend = RkllmBackend(spec, version, encoder, session, capture, images)
         except BaseException:
             session.close()
             raise
@@ -86,20 +88,30 @@ def load(spec: ModelSpec, progress: Progress) -> Backend:
 
 
 class RkllmBackend:
-    """A loaded model. See base.Backend. Owns the session and the capture."""
+    """A loaded model. See base.Backend. Owns the session, the capture and the image encoder, if any."""
 
     def __init__(
-        self, spec: ModelSpec, version: Version, encoder: Encoder, session: Session, capture: Capture
+        self,
+        spec: ModelSpec,
+        version: Version,
+        encoder: Encoder,
+        session: Session,
+        capture: Capture,
+        images: Images | None = None,
     ) -> None:
         """Check what the library said while loading. Raises BackendError."""
         self._spec = spec
         self._encoder = encoder
         self._session = session
         self._capture = capture
+        self._images = images
+        if images is not None:
+            encoder.take_images(images.tokens_each)
         options = spec.rkllm
         strict = options.runtime_check == "strict"
         log = session.log
         warnings = [*session.warnings, *encoder.warnings]
+        warnings += [] if images is None else images.warnings(options)
         warnings += check(spec.model_id, log, version, options.runtime, strict=strict)
         self._context = Context(
             spec.model_id, min(spec.context_length, log.context_limit or spec.context_length)
@@ -129,7 +141,7 @@ class RkllmBackend:
             vocab_size=encoder.vocab_size or 0,
             memory_mb=psutil.Process().memory_info().rss // _MB,
             warnings=warnings,
-            details=log.details(),
+            details=log.details() | ({} if images is None else images.details),
         )
 
     def count_tokens(self, prompt: Sequence[Span]) -> int:
@@ -144,20 +156,27 @@ class RkllmBackend:
         if cancelled.is_set():
             return "cancelled", _NOTHING
         encoded = self._encoder.encode(params.prompt, self._context)
-        room = self._context.length - CONTEXT_RESERVE - encoded.tokens
+        room = self._context.length - self._spec.rkllm.context_reserve - encoded.tokens
         if room < 1:
             raise self._context.refusal(encoded.tokens if encoded.exact else f"about {encoded.tokens}")
         limit = min(self._spec.max_tokens if params.max_tokens is None else params.max_tokens, room)
         sink.prefill(0, encoded.tokens)
+        prompt: Prompt = encoded.prompt
+        if self._images is not None and encoded.images:
+            with_images = self._images.prompt(encoded, params, sink, cancelled)
+            if with_images is None:
+                return "cancelled", _NOTHING
+            prompt = with_images
         stops = [*self._encoder.stops, *self._spec.stop, *params.stop]
         guard = RepetitionGuard() if self._spec.repeat_guard else None
         answer = Answer(self._encoder.eos, stops, sink, encoded.tokens, guard)
         outcome = self._session.run(
-            encoded.prompt,
+            prompt,
             sampling_param(params.sampling, self._encoder.vocab_size),
             limit,
             answer.push,
             cancelled,
+            params.adapter,
         )
         if outcome.ended in (Ended.ITSELF, Ended.EOS, Ended.REPEATS):
             answer.finish()
@@ -182,12 +201,14 @@ class RkllmBackend:
             encoder=self._encoder,
             session=self._session,
             context=self._context,
-            limit=self._context.length - CONTEXT_RESERVE,
+            limit=self._context.length - self._spec.rkllm.context_reserve,
         )
         return run.embed(params, sink, cancelled)
 
     def close(self) -> None:
-        """Give back the model and the process's output."""
+        """Give back the model, the image encoder and the process's output."""
+        if self._images is not None:
+            self._images.close()
         self._session.close()
         self._capture.close()
 
@@ -204,7 +225,7 @@ class RkllmBackend:
                 "prompt_cache has no effect: chats begin with nothing that is always the same. Set "
                 "template_options: {default_system: ...} in the entry."
             ]
-        most = min(prompt_cache.MOST_TOKENS, self._context.length - CONTEXT_RESERVE)
+        most = min(prompt_cache.MOST_TOKENS, self._context.length - self._spec.rkllm.context_reserve)
         if encoded.tokens > most:
             return [f"prompt_cache has no effect: the fixed prompt has {encoded.tokens} tokens, over {most}."]
         model = Path(self._spec.path)
@@ -241,12 +262,13 @@ class RkllmBackend:
     def _measured(self, outcome: Outcome, prefilled: int | None, limit: int, encoded: Encoded) -> int:
         """Return a text prompt's tokens as the KV cache shows them after the run, to within one.
 
-        The last token made is chosen but not in the cache: where the library's own EOS ended the run, that
-        was none of those it has shown. A model without a KV cache shows nothing.
+        The last token made is chosen but not in the cache, unless the entry says so: where the library's own
+        EOS ended the run, that was none of those it has shown. A model without a KV cache shows nothing.
         """
         size = self._session.kv_cache_size() or 0
         ended_by_eos = outcome.ended is Ended.ITSELF and outcome.tokens < limit
-        answer = outcome.tokens if ended_by_eos else max(0, outcome.tokens - 1)
+        whole = ended_by_eos or self._spec.rkllm.last_token_cached
+        answer = outcome.tokens if whole else max(0, outcome.tokens - 1)
         if size > answer:
             tokens = max(size - answer, prefilled or 0)
             self._encoder.measured(encoded, tokens)
@@ -259,12 +281,11 @@ class RkllmBackend:
             "min_p": sampling.min_p > 0,
             "logit_bias": bool(sampling.logit_bias),
             "logprobs": params.logprobs is not None,
-            "messages": bool(params.images),
-            "model": params.adapter is not None,
+            "messages": bool(params.images) and self._images is None,
         }
         for param, is_asked in asked.items():
             if is_asked:
-                what = {"messages": "images", "model": "adapters"}.get(param, param)
+                what = {"messages": "images"}.get(param, param)
                 raise BackendError(
                     "unsupported_parameter",
                     f"{self._spec.model_id} runs on librkllmrt, which cannot honour {what} here: leave "
@@ -282,7 +303,7 @@ def _finish_reason(outcome: Outcome, made: int, limit: int) -> FinishReason:
     return "stop"
 
 
-def _library(spec: ModelSpec) -> tuple[Path, Version]:
+def chosen_library(spec: ModelSpec) -> tuple[Path, Version]:
     """Return the library the server has chosen and its version; one we cannot drive is refused unopened."""
     if spec.rkllm.library is None:
         raise BackendError(
@@ -305,7 +326,17 @@ def _library(spec: ModelSpec) -> tuple[Path, Version]:
     return path, version
 
 
-def _options(spec: ModelSpec) -> SessionOptions:
+def _images(spec: ModelSpec) -> Images | None:
+    """Load the image encoder, after the language model as in the vendor's demo. Raises BackendError."""
+    if spec.vision is None:
+        return None
+    from backends.rkllm.images import Images  # numpy and Pillow, for models that see only
+
+    return Images(spec.vision, spec.context_length)
+
+
+def session_options(spec: ModelSpec) -> SessionOptions:
+    """Return how a model is to be loaded. Raises BackendError where its file is not there."""
     options = spec.rkllm
     model = Path(spec.path)
     if not model.is_file():
@@ -321,10 +352,11 @@ def _options(spec: ModelSpec) -> SessionOptions:
         embed_flash=options.embed_flash,
         n_keep=options.n_keep,
         skip_special_token=options.skip_special_token,
+        clear_after_abort=options.clear_after_abort,
     )
 
 
-def _raise_file_limit() -> None:
+def raise_file_limit() -> None:
     """Allow more open files where that is allowed: the library opens some for every buffer of the NPU."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)

@@ -20,17 +20,20 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from backends.base import BackendError, Cancellation, EngineLost
+from backends.base import Adapter, BackendError, Cancellation, EngineLost
 from backends.rkllm.capture import Capture
 from backends.rkllm.enums import CallbackReturn, LLMCallState, RKLLMInferMode, RKLLMInputType
 from backends.rkllm.library import Library
 from backends.rkllm.log import Fault, LoadLog, LoggedFault, read_faults, read_load_log
+from backends.rkllm.multimodal import CachedImages, ImagePrompt, multimodal_input
 from backends.rkllm.structs import (
     LLMHandle,
     LLMResultCallback,
     RKLLMCallback,
     RKLLMInferParam,
     RKLLMInput,
+    RKLLMLoraAdapter,
+    RKLLMLoraParam,
     RKLLMParam,
     RKLLMPromptCacheParam,
     RKLLMSamplingParam,
@@ -57,6 +60,7 @@ class Ended(Enum):
     CANCELLED = "cancelled"
 
 
+Prompt = Sequence[int] | str | ImagePrompt
 OnToken = Callable[[int, bytes], Ended | None]
 """Takes a token's id and text, which may be none or part of a character; returns why to end, if so."""
 
@@ -76,6 +80,7 @@ class SessionOptions:
     embed_flash: bool = True
     n_keep: int = -1
     skip_special_token: bool = False
+    clear_after_abort: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,16 +111,14 @@ class Session:
     def __init__(self, library: Library, options: SessionOptions, capture: Capture) -> None:
         """Load a model; takes a minute from an SD card. Raises BackendError, LayoutMismatch."""
         self._functions: Any = library.functions
-        self._has_kv_size = "rkllm_get_kv_cache_size" not in library.missing
-        self.has_prompt_cache = not library.missing & {
-            "rkllm_load_prompt_cache",
-            "rkllm_release_prompt_cache",
-        }
-        self._can_clear = "rkllm_clear_kv_cache" not in library.missing
+        self._missing = library.missing
+        self._clear_after_abort = options.clear_after_abort
+        self._adapters: set[Adapter] = set()
         self._capture = capture
         self._runs: dict[int, _Run] = {}
         self._ids = itertools.count(1)  # userdata; 0 would be NULL
         self._callback = LLMResultCallback(self._on_result)
+        self._cached_images = CachedImages()
         self._handle: Any = None
         mark = capture.mark()
         handle = LLMHandle()
@@ -138,20 +141,25 @@ class Session:
 
     def run(
         self,
-        prompt: Sequence[int] | str,
+        prompt: Prompt,
         sampling: RKLLMSamplingParam,
         max_new_tokens: int,
         on_token: OnToken,
         cancelled: Cancellation,
+        adapter: Adapter | None = None,
     ) -> Outcome:
-        """Make one answer to token ids or a text; returns when the library has returned.
+        """Make one answer to token ids, a text or a text with images; returns when the library has returned.
+
+        An adapter that has not run before is loaded first, which may take some seconds.
 
         `on_token` is called for each token until it says to end. Raises what it raises, BackendError for what
         the library complains of, EngineLost.
         """
+        lora = None if adapter is None else self._lora(adapter)
         infer = RKLLMInferParam(
             mode=RKLLMInferMode.GENERATE,
             sampling_params=ctypes.pointer(sampling),
+            lora_params=None if lora is None else ctypes.pointer(lora),
             keep_history=0,
             max_new_tokens=max_new_tokens,
         )
@@ -162,14 +170,36 @@ class Session:
 
         `on_rows` is called for each piece of them; an empty one is left out. Raises as `run` does.
         """
+
+        def take(result: Any) -> None:
+            layer = result.last_hidden_layer
+            if layer.hidden_states and layer.num_tokens > 0 and layer.embd_size > 0:
+                on_rows(ctypes.addressof(layer.hidden_states.contents), layer.num_tokens, layer.embd_size)
+
+        return self.states(prompt, RKLLMInferMode.GET_LAST_HIDDEN_LAYER, take, cancelled)
+
+    def states(
+        self,
+        prompt: Sequence[int] | str,
+        mode: RKLLMInferMode,
+        take: Callable[[Any], None],
+        cancelled: Cancellation,
+    ) -> Outcome:
+        """Run a prompt for its logits or hidden states. Raises as `run` does.
+
+        `take` is called with each RKLLMResult that is no end, from within a callback, outside of which its
+        pointers are not valid; what it raises is raised here.
+        """
         neutral = _neutral_sampling()
         infer = RKLLMInferParam(
-            mode=RKLLMInferMode.GET_LAST_HIDDEN_LAYER,
-            sampling_params=ctypes.pointer(neutral),
-            keep_history=0,
-            max_new_tokens=1,
+            mode=mode, sampling_params=ctypes.pointer(neutral), keep_history=0, max_new_tokens=1
         )
-        return self._execute(_HiddenRun(on_rows, cancelled), prompt, infer, cancelled)
+        return self._execute(_StatesRun(take, cancelled), prompt, infer, cancelled)
+
+    @property
+    def has_prompt_cache(self) -> bool:
+        """Whether the library has prompt caches at all."""
+        return not self._missing & {"rkllm_load_prompt_cache", "rkllm_release_prompt_cache"}
 
     def save_prompt_cache(self, prompt: Sequence[int] | str, path: Path) -> bool:
         """Compute a prompt and have the library write its KV cache to a file; returns whether it says it did.
@@ -202,24 +232,28 @@ class Session:
             self._functions.rkllm_release_prompt_cache(self._handle)  # whatever it has read of it
         return bool(status == 0)
 
-    def clear_kv_cache(self) -> None:
-        """Forget all that was computed, as far as the library can; not in a run."""
-        if self._can_clear:
-            self._functions.rkllm_clear_kv_cache(self._handle, 0, None, None)
-
     def _execute(
         self,
         run: _Run,
-        prompt: Sequence[int] | str,
+        prompt: Prompt,
         infer: RKLLMInferParam,
         cancelled: Cancellation,
     ) -> Outcome:
+        images = prompt.digests if isinstance(prompt, ImagePrompt) else ()
+        if self._cached_images.contradict(images):
+            self._forget_images()
+        self._cached_images.run_begins()
         status, lines = self._launch(run, prompt, infer, cancelled)
+        if run.aborted and self._clear_after_abort:
+            self.clear_kv_cache()
         self._check(run, status, lines)
-        return run.outcome()
+        outcome = run.outcome()
+        if outcome.tokens:  # else it may have ended before the library turned to this prompt
+            self._cached_images.run_ended(images)
+        return outcome
 
     def _launch(
-        self, run: _Run, prompt: Sequence[int] | str, infer: RKLLMInferParam, cancelled: Cancellation
+        self, run: _Run, prompt: Prompt, infer: RKLLMInferParam, cancelled: Cancellation
     ) -> tuple[int, list[str]]:
         """Run until the library has returned; returns what it returned, and the lines it wrote meanwhile."""
         mark = self._capture.mark()
@@ -240,9 +274,19 @@ class Session:
             del self._runs[userdata]
         return status, self._capture.since(mark)
 
+    def clear_kv_cache(self) -> bool:
+        """Empty the KV cache; returns whether the library says it has. Not in a run."""
+        if "rkllm_clear_kv_cache" in self._missing:
+            return False
+        return int(self._functions.rkllm_clear_kv_cache(self._handle, 0, None, None)) == 0
+
+    def abort(self) -> int:
+        """Call rkllm_abort while nothing runs, which probes do; return what it returns."""
+        return int(self._functions.rkllm_abort(self._handle))
+
     def kv_cache_size(self) -> int | None:
         """Return how many tokens the KV cache holds, None where the library does not say; not in a run."""
-        if not self._has_kv_size:
+        if "rkllm_get_kv_cache_size" in self._missing:
             return None
         sizes = (ctypes.c_int * _MOST_BATCHES)()
         if self._functions.rkllm_get_kv_cache_size(self._handle, sizes) != 0:
@@ -254,6 +298,37 @@ class Session:
         handle, self._handle = self._handle, None
         if handle is not None:
             self._functions.rkllm_destroy(handle)
+
+    def _lora(self, adapter: Adapter) -> RKLLMLoraParam:
+        """Return the struct that names a loaded adapter. Raises BackendError, EngineLost."""
+        name = adapter.name.encode()
+        if adapter not in self._adapters:
+            self._load_adapter(adapter, name)
+            self._adapters.add(adapter)
+        return RKLLMLoraParam(lora_adapter_name=name)
+
+    def _load_adapter(self, adapter: Adapter, name: bytes) -> None:
+        file = Path(adapter.path).name
+        if "rkllm_load_lora" in self._missing:
+            raise BackendError("load_failed", f"The adapter {file} cannot be used: this runtime knows none.")
+        mark = self._capture.mark()
+        lora = RKLLMLoraAdapter(adapter.path.encode(), name, adapter.scale)
+        status = self._functions.rkllm_load_lora(self._handle, ctypes.byref(lora))
+        lines = self._capture.since(mark)
+        faults = read_faults(lines)
+        if fatal := [fault for fault in faults if fault.fatal]:
+            raise EngineLost(f"{fatal[0].message} (It said: {fatal[0].line})")
+        if status != 0:
+            raise BackendError(
+                "load_failed",
+                f"The adapter {file} cannot be loaded: the runtime returned {status}.{_quoted(lines)} Was it "
+                "made for this base model, and by the same toolkit?",
+                "model",
+            )
+
+    def _forget_images(self) -> None:
+        if not self.clear_kv_cache():
+            raise EngineLost("The runtime does not clear its KV cache, which may hold another image.")
 
     def _on_result(self, result: Any, userdata: int | None, state: int) -> int:
         run = self._runs.get(userdata or 0)
@@ -270,6 +345,7 @@ class Session:
             run.again.clear()
             if run.returned.is_set():
                 return
+            run.aborted = True
             self._functions.rkllm_abort(self._handle)
             run.again.wait(ABORT_AGAIN_S)
 
@@ -303,6 +379,7 @@ class _Run:
         self.again = threading.Event()  # to abort once more, or no more
         self.returned = threading.Event()  # by the library
         self.error = False
+        self.aborted = False
         self.failure: BaseException | None = None
 
     def take(self, result: Any, state: int) -> None:
@@ -360,21 +437,18 @@ class _Run:
                 self.asked.set()
 
 
-class _HiddenRun(_Run):
-    """A run that makes hidden states instead of tokens."""
+class _StatesRun(_Run):
+    """A run that makes states instead of tokens, each result of it for `take_result`."""
 
-    def __init__(self, on_rows: OnRows, cancelled: Cancellation) -> None:
+    def __init__(self, take_result: Callable[[Any], None], cancelled: Cancellation) -> None:
         super().__init__(_no_token, cancelled)
-        self._on_rows = on_rows
+        self._take_result = take_result
 
     def _take_token(self, result: Any) -> None:
         if self.asked.is_set():
             self.again.set()
-            return
-        layer = result.last_hidden_layer
-        if layer.hidden_states and layer.num_tokens > 0 and layer.embd_size > 0:
-            address = ctypes.addressof(layer.hidden_states.contents)
-            self._on_rows(address, layer.num_tokens, layer.embd_size)
+        else:
+            self._take_result(result)
 
 
 def _no_token(token_id: int, text: bytes) -> None:
@@ -419,8 +493,10 @@ def _raise_fatal(faults: Sequence[LoggedFault]) -> None:
         raise EngineLost(f"{fatal[0].message} (It said: {fatal[0].line})")
 
 
-def _input(prompt: Sequence[int] | str) -> tuple[RKLLMInput, Any]:
+def _input(prompt: Prompt) -> tuple[RKLLMInput, Any]:
     """Return the struct for a prompt, and what must live as long as it."""
+    if isinstance(prompt, ImagePrompt):
+        return multimodal_input(prompt)
     if isinstance(prompt, str):
         text = prompt.encode("utf-8", "replace")
         return RKLLMInput(role=b"user", input_type=RKLLMInputType.PROMPT, prompt_input=text), text

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 TEXT, LIST, OBJECT = "<text>", "<list>", "<object>"
 
 MOST_STOPS = 16
+MOST_BIASES = 10_000
 LONGEST_STOP = 1024
 
 
@@ -49,6 +50,16 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 RepeatPenalty = Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+
+
+def _few_biases(value: Any) -> Any:
+    # Before the biases are looked at: each bad one would become a problem to report.
+    if isinstance(value, dict) and len(value) > MOST_BIASES:
+        raise ValueError(f"must have at most {MOST_BIASES} entries, and has {len(value)}")
+    return value
+
+
+Biases = Annotated[dict[str, Bias], BeforeValidator(_few_biases, json_schema_input_type=dict[str, Bias])]
 
 StopText = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 Stop = Annotated[

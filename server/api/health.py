@@ -24,7 +24,14 @@ async def health() -> dict[str, str]:
 
 @router.get("/ready", summary="Ready", responses={503: {"description": "Preloaded models are not there yet"}})
 async def ready(request: Request) -> Response:
-    """Answer 200 once the models that are to be preloaded are there."""
-    if state_of(request).dispatcher.ready:
+    """Answer 200 once the models that are to be preloaded are there; else say which are not, and why."""
+    unready = state_of(request).dispatcher.unready()
+    if not unready:
         return JSONResponse({"status": "ready"})
-    return JSONResponse({"status": "loading"}, status_code=503, headers={"retry-after": "1"})
+    loading = [model for model, reason in unready.items() if reason is None]
+    failed = {model: reason for model, reason in unready.items() if reason is not None}
+    return JSONResponse(
+        {"status": "loading" if loading else "failed", "loading": loading, "failed": failed},
+        status_code=503,
+        headers={"retry-after": "1"} if loading else {},
+    )

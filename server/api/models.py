@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 
 from server.api.openapi import ERRORS
 from server.api.state import AppState, state_of
+from server.errors import without_folders
 from server.registry import Entry
 from server.registry.blocks import HubSource
 
@@ -30,15 +31,17 @@ async def get_model(name: str, request: Request) -> dict[str, Any]:
 
 
 def _model(state: AppState, entry: Entry) -> dict[str, Any]:
-    status = next((status for status in state.dispatcher.status() if status.id == entry.id), None)
-    info = status.info if status is not None else None
-    warnings = list(status.warnings) if status is not None else []
+    status = state.dispatcher.status_of(entry)
+    info = status.info
+    warnings = list(status.warnings)
     if info is None:
-        runtime, problem = state.runtimes.describe(entry)
+        runtime, problem = state.runtimes.describe(state.registry.host(entry))
         runtime = runtime or entry.runtime
         warnings += [] if problem is None else [problem]
     else:
         runtime = info.runtime
+    if (problem := state.templates.problem(entry)) is not None:
+        warnings.append(problem)
     return {
         "id": entry.id,
         "object": "model",
@@ -47,13 +50,13 @@ def _model(state: AppState, entry: Entry) -> dict[str, Any]:
         "aliases": list(entry.aliases),
         "context_length": info.context_length if info is not None else entry.context_length,
         "max_tokens": entry.max_tokens,
-        "capabilities": list(entry.capabilities),
+        "capabilities": list(entry.available(state.settings.models_dir)),
         "backend": entry.backend,
-        "loaded": status is not None and status.loaded,
+        "loaded": status.loaded,
         "runtime": runtime,
         "details": info.details if info is not None else {},
         "license": entry.license.id,
-        "warnings": warnings,
+        "warnings": [without_folders(warning) for warning in warnings],
     }
 
 

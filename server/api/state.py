@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 
 from fastapi import Request
 
@@ -11,6 +12,7 @@ from server.generation.service import GenerationService
 from server.registry import Registry
 from server.scheduling import Dispatcher
 from server.settings import Settings
+from server.templates import Templates
 from server.workers.runtimes import Runtimes
 
 
@@ -22,8 +24,10 @@ class AppState:
     registry: Registry
     dispatcher: Dispatcher
     runtimes: Runtimes
+    templates: Templates
     generations: GenerationService
     embeddings: EmbeddingService
+    parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # whose turn it is to parse a large body
 
     @property
     def max_body_bytes(self) -> int:

@@ -5,17 +5,15 @@ Must stay quick to import: typer and rich only. `rkserve --version` is run by sc
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from typing import Annotated, cast
 
 import typer
 
-from server.cli import chat, convert, key, models, pull, serve
+from server.cli import chat, convert, doctor, key, models, pull, serve, where
 from server.cli.console import CommandError, say
-
-INTERRUPTED = 130
+from server.cli.ending import INTERRUPTED, Signals, output_ended
+from server.streams import open_standard_streams, settle_standard_streams
 
 # Where this class lives differs between typer's releases; that it is BadParameter's base does not.
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
@@ -35,8 +33,10 @@ app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
 app.command("models", epilog=models.EXAMPLES)(models.models)
 app.command("pull", epilog=pull.EXAMPLES)(pull.pull)
 app.command("chat", epilog=chat.EXAMPLES)(chat.chat)
+app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.add_typer(convert.app, name="convert")
 app.add_typer(key.app, name="key")
+app.command("where", epilog=where.EXAMPLES)(where.where)
 
 
 def _version(wanted: bool) -> None:
@@ -60,20 +60,21 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line and exit: 0, 1 for an error, 2 for wrong usage, 130 for Ctrl-C."""
-    sys.exit(_run())
+    """Run the command line and exit: 0, 1 for an error, 2 for wrong usage, 128 + N for a signal N."""
+    open_standard_streams()
+    code = _run()
+    if not output_ended():
+        code = code or 1
+    settle_standard_streams()
+    sys.exit(code)
 
 
 def _run() -> int:
-    # Ended by a service manager or a closed terminal, a command tidies up as it does for Ctrl-C.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
+    signals = Signals()
     try:
         code = app(prog_name="rkserve", standalone_mode=False)
-        sys.stdout.flush()
         if code == INTERRUPTED:
-            say("interrupted")
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except UsageError as error:
         return _usage(error)
@@ -83,13 +84,11 @@ def _run() -> int:
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         say("interrupted")
-        return INTERRUPTED
+        return signals.exit_code
     except BrokenPipeError:
-        # Whoever read the output has gone; pointing stdout elsewhere keeps Python from failing again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return 1  # whoever read the output has gone, and knows it
     except OSError as error:
-        say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
         return 1
 
 
@@ -98,5 +97,5 @@ def _usage(error: typer.BadParameter) -> int:
     command = error.ctx.command_path if error.ctx is not None else "rkserve"
     message = error.format_message().strip().rstrip(".")
     if message:
-        print(f"{command}: {message}. See {command} --help", file=sys.stderr)
+        say(f"{message}{'' if message.endswith('?') else '.'} See {command} --help", command)
     return 2

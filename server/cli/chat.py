@@ -6,8 +6,10 @@ chat lasts. Answers go to standard output, everything else to standard error.
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack, closing
+from getpass import getpass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,15 +18,22 @@ from server.cli.console import CommandError, say
 from server.cli.context import ModelsDir, ModelsFile, entry_for, registry_for, settings_for
 
 if TYPE_CHECKING:
-    from server.cli.conversation import Conversation
+    from server.cli.conversation import Client, Conversation
     from server.settings import Settings
 
 EXAMPLES = (
     "Examples: [bold]rkserve chat smollm2-135m[/], "
-    "[bold]rkserve chat --url http://rock-5c:8000 --key rk-...[/], "
-    '[bold]echo "Name three colours." | rkserve chat[/]. In the chat: /new, /exit, /help.'
+    "[bold]rkserve chat --url http://rock-5c:8000[/], "
+    '[bold]echo "Name three colours." | rkserve chat[/]. In the chat: /new, /exit, /help. '
+    "A server that asks for a key gets RKSERVE_API_KEY, else you are asked for it."
 )
 HELP = "/new begins a new chat, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
+
+
+def _temperature(value: float | None) -> float | None:
+    if value is not None and not 0 <= value <= 2:  # also for NaN, which is within every range of click's
+        raise typer.BadParameter("must be from 0 to 2")
+    return value
 
 
 def chat(
@@ -35,10 +44,19 @@ def chat(
     url: Annotated[
         str | None, typer.Option(metavar="URL", help="A server; else the one on this machine.")
     ] = None,
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="API key for the server.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY", help="API key for the server. Others on this machine can see it; see below."
+        ),
+    ] = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="System prompt.")] = None,
-    temperature: Annotated[float | None, typer.Option(metavar="T", help="0 is greedy.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(metavar="N", help="Longest answer, in tokens.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(metavar="T", help="0 (greedy) to 2.", callback=_temperature)
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Longest answer, in tokens.")
+    ] = None,
     models_file: ModelsFile = None,
     models_dir: ModelsDir = None,
 ) -> None:
@@ -47,7 +65,7 @@ def chat(
 
     settings = settings_for({"models_file": models_file, "models_dir": models_dir})
     with ExitStack() as stack:
-        client = connect(url or _own_url(settings), key)
+        client = _connect(url or _own_url(settings), key)
         if client is None:
             if url is not None:
                 raise CommandError(f"no server answers at {url}; is it running, and is the address right?")
@@ -65,6 +83,20 @@ def chat(
             _talk(conversation)
         else:
             _answer_once(conversation)
+
+
+def _connect(url: str, key: str | None) -> Client | None:
+    """Connect with the key that was given, else the environment's, else one that is asked for."""
+    from server.cli.conversation import KeyWanted, connect
+    from server.settings import API_KEY_VARIABLE
+
+    key = key or os.environ.get(API_KEY_VARIABLE)
+    try:
+        return connect(url, key)
+    except KeyWanted:
+        if key or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise
+        return connect(url, getpass(f"API key of {url}: ").strip())
 
 
 def _own_url(settings: Settings) -> str:

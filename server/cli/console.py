@@ -6,6 +6,8 @@ import sys
 
 from rich.console import Console
 
+from server.streams import tell
+
 
 class CommandError(Exception):
     """What went wrong, in lines that also say what to do. Ends the command; exit code 2 for wrong usage."""
@@ -21,6 +23,6 @@ def results() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=10_000)
 
 
-def say(message: str) -> None:
+def say(message: str, command: str = "rkserve") -> None:
     """Print a line about what is going on, on standard error; never wrapped, so that scripts can read it."""
-    print(f"rkserve: {message}", file=sys.stderr, flush=True)
+    tell(sys.stderr, f"{command}: {message}")

@@ -23,13 +23,12 @@ ModelsDir = Annotated[
 
 def settings_for(flags: Mapping[str, object]) -> Settings:
     """Return the settings with these flags. Raises CommandError."""
-    from server.settings import SettingsError, load_settings
+    from server.settings import FlagError, SettingsError, load_settings
 
     try:
         return load_settings(flags)
     except SettingsError as error:
-        usage = any(problem.startswith("--") for problem in error.problems)
-        raise CommandError(str(error), exit_code=2 if usage else 1) from error
+        raise CommandError(str(error), exit_code=2 if isinstance(error, FlagError) else 1) from error
 
 
 def registry_for(settings: Settings) -> Registry:

@@ -13,9 +13,13 @@ from urllib.parse import urlsplit
 import httpx2
 
 from server.cli.console import CommandError
-from server.settings import is_loopback
+from server.settings import API_KEY_VARIABLE, is_loopback
 
 CONNECT_S = 5.0
+
+
+class KeyWanted(CommandError):
+    """The server lets nobody in without a key, or not with this one."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,12 @@ class Client:
 
 
 def connect(url: str, key: str | None) -> Client | None:
-    """Return a client of the server at `url`, None if nothing listens there. Raises CommandError."""
+    """Return a client of the server at `url`, None if nothing listens there.
+
+    Raises CommandError, KeyWanted where the server does not take the key.
+    """
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise CommandError("the API key holds a character that no key has; copy it again")
     base = url.rstrip("/").removesuffix("/v1")
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -119,7 +128,10 @@ def connect(url: str, key: str | None) -> Client | None:
         ) from error
     try:
         if response.status_code == 401:
-            raise CommandError(f"the server at {url} asks for a key: {_error_message(response)} (--key KEY)")
+            raise KeyWanted(
+                f"the server at {url} asks for a key: {_error_message(response)} "
+                f"(set {API_KEY_VARIABLE}, or --key KEY)"
+            )
         if response.status_code != 200:
             raise CommandError(f"the server at {url} says: {_error_message(response)}")
         models = [str(model["id"]) for model in response.json()["data"]]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from server.cli.console import say
+from server.cli.context import settings_for
 from server.cli.converting import converting
 from server.cli.progress import progress
 
@@ -29,10 +30,26 @@ def gguf(
     ],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder of that name.")] = False,
 ) -> None:
-    """Convert a GGUF file of the architecture Llama, in fp32."""
+    """Convert a GGUF file of the architecture Llama, in fp32, and print its entry for models.yaml."""
     with converting():
+        from convert.entry import entry_yaml
         from convert.gguf import convert_gguf
 
         with progress(f"converting {file.name}") as report:
             convert_gguf(file, out, overwrite=overwrite, progress=report)
+        entry = entry_yaml(out)
     say(f"wrote {out}")
+    _show(entry)
+
+
+def _show(entry: str) -> None:
+    """Print the entry, and say which file it belongs into: a whole file where there is none yet."""
+    settings = settings_for({})
+    if settings.models_file is None:
+        from server.settings import default_config_file
+
+        say(f"to serve it, write this into {default_config_file('models.yaml')}")
+        entry = f"version: 1\nmodels:\n{entry}"
+    else:
+        say(f"to serve it, add this below models: in {settings.models_file}")
+    print(entry, end="")

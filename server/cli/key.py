@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import os
@@ -38,8 +39,9 @@ def add(
     """Make a key and print it. It cannot be shown again."""
     if not _NAME.fullmatch(name):
         raise CommandError(f'"{name}" is no name for a key: use letters, digits, spaces and . _ @ -')
-    path = _keys_file(file)
+    path, _ = _keys_file(file)
     lines = _read(path)
+    first = not _names(lines)
     if name in _names(lines):
         raise CommandError(f'there is a key "{name}" already; rkserve key revoke "{name}" takes it away')
     key = "rk-" + secrets.token_urlsafe(KEY_BYTES)
@@ -47,6 +49,10 @@ def add(
     _write(path, [*lines, f"{name}:{digest}"])
     print(key)
     say(f"keep it, it is not shown again; its hash is in {path}")
+    if first:
+        say(f"this is the first key: a server that uses this file asks for a key from now on{_how(file)}")
+    else:
+        say(f"a server that uses this file accepts it from now on{_how(file)}")
 
 
 @app.command("list")
@@ -55,7 +61,7 @@ def list_keys(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of names.")] = False,
 ) -> None:
     """Print the names of the keys there are."""
-    path = _keys_file(file)
+    path, _ = _keys_file(file)
     names = _names(_read(path))
     if as_json:
         print(json.dumps(names))
@@ -69,20 +75,34 @@ def list_keys(
 @app.command("revoke")
 def revoke(name: Annotated[str, typer.Argument(help="The key's name.")], file: KeysFile = None) -> None:
     """Take a key away. A running server stops accepting it at once."""
-    path = _keys_file(file)
+    path, named = _keys_file(file)
     lines = _read(path)
     kept = [line for line in lines if _name(line) != name]
     if len(kept) == len(lines):
-        raise CommandError(f'there is no key "{name}" in {path}; rkserve key list shows all')
+        near = difflib.get_close_matches(name, _names(lines), n=1)
+        hint = f'did you mean "{near[0]}"?' if near else "rkserve key list shows all"
+        raise CommandError(f'there is no key "{name}" in {path}; {hint}')
     _write(path, kept)
-    say(f'"{name}" is revoked')
+    say(f'"{name}" is revoked; a server that uses this file no longer accepts it')
+    if not _names(kept):
+        add = "rkserve key add NAME" + ("" if file is None else f" --file {file}")
+        say(f"that was the last key: a running server lets nobody in until `{add}` makes one")
+        if named:
+            say("started again, it lets nobody in either, and refuses to listen beyond this machine")
+        else:
+            say("started again, it is open to this machine and refuses to listen beyond it")
 
 
-def _keys_file(flag: str | None) -> Path:
-    from server.settings import default_config_file
-
+def _keys_file(flag: str | None) -> tuple[Path, bool]:
+    """Return the keys file, and whether a flag or a setting names it."""
     settings = settings_for({"api_keys_file": flag})
-    return settings.api_keys_file or default_config_file("keys")
+    assert settings.api_keys_file is not None  # it has a default
+    return settings.api_keys_file, settings.keys_wanted
+
+
+def _how(flag: str | None) -> str:
+    """Say how a server comes to use a file that was named by a flag here."""
+    return "" if flag is None else f" (rkserve serve --api-keys-file {flag})"
 
 
 def _read(path: Path) -> list[str]:

@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from server.cli.console import results, say
+from server.cli.console import say
 from server.cli.context import ModelsDir, ModelsFile, registry_for, settings_for
+from server.cli.models_table import Row, print_table
 
 if TYPE_CHECKING:
-    from server.registry import Entry
+    from server.registry import Entry, Registry
+    from server.templates import Templates
     from server.workers.runtimes import Runtimes
 
 EXAMPLES = "Examples: [bold]rkserve models[/], [bold]rkserve models --json[/]"
-
-
-@dataclass(frozen=True)
-class Row:
-    """What is shown of one model.
-
-    runtime: what would run it here, None if nothing. details: what it and its runtime said when it was last
-    loaded. warnings: from then, and why there is no runtime. size_mb: on the disk.
-    """
-
-    id: str
-    installed: bool
-    runtime: str | None
-    size_mb: int | None
-    memory_mb: int
-    license: str
-    score: float | None
-    tokens_per_s: float | None
-    remark: str | None
-    details: dict[str, str]
-    warnings: list[str]
 
 
 def models(
@@ -50,6 +31,7 @@ def models(
     ] = None,
 ) -> None:
     """List the models that are known: which are installed, what they need, how good and quick they are."""
+    from server.templates import Templates
     from server.workers.runtimes import Runtimes
 
     settings = settings_for(
@@ -57,23 +39,31 @@ def models(
     )
     registry = registry_for(settings)
     runtimes = Runtimes(settings)
-    rows = [_row(entry, settings.models_dir, runtimes) for entry in registry.entries.values()]
+    templates = Templates(settings.models_dir)
+    rows = [
+        _row(entry, registry, settings.models_dir, runtimes, templates) for entry in registry.entries.values()
+    ]
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
         return
-    _print_table(rows)
+    left_out = print_table(rows)
     for row in rows:
         _say_more(row)
+    if left_out:
+        say(f"no room for {', '.join(left_out)}: a wider terminal or --json shows all")
     if not any(row.installed for row in rows):
         say(f"none is installed in {settings.models_dir}; rkserve pull smollm2-135m fetches the demo model")
 
 
-def _row(entry: Entry, models_dir: Path, runtimes: Runtimes) -> Row:
+def _row(entry: Entry, registry: Registry, models_dir: Path, runtimes: Runtimes, templates: Templates) -> Row:
     from server.registry.last_load import read_last_load
 
-    installed = entry.installed(models_dir)
-    library, problem = runtimes.describe(entry)
+    host = registry.host(entry)
+    installed = entry.installed(models_dir) and host.installed(models_dir)
+    library, problem = runtimes.describe(host)
     last = read_last_load(entry, models_dir) if installed else None
+    template = templates.problem(entry) if installed else None
+    template = template and registry.located(entry, "template", template)
     return Row(
         id=entry.id,
         installed=installed,
@@ -85,7 +75,10 @@ def _row(entry: Entry, models_dir: Path, runtimes: Runtimes) -> Row:
         tokens_per_s=entry.measured.tokens_per_s,
         remark=entry.measured.remark,
         details={} if last is None else last.details,
-        warnings=[*([problem] if problem and installed else []), *([] if last is None else last.warnings)],
+        warnings=[
+            *(text for text in (problem, template) if text and installed),
+            *([] if last is None else last.warnings),
+        ],
     )
 
 
@@ -115,40 +108,3 @@ def _engine(entry: Entry) -> str | None:
 def _size_bytes(path: Path) -> int:
     files = (file for file in path.rglob("*") if file.is_file()) if path.is_dir() else (path,)
     return sum(file.stat().st_size for file in files)
-
-
-def _print_table(rows: list[Row]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("ID", "INSTALLED", "RUNTIME"):
-        table.add_column(header, no_wrap=header == "ID")
-    for header in ("SIZE", "MEMORY", "SCORE", "TOK/S"):
-        table.add_column(header, justify="right", no_wrap=True)
-    table.add_column("LICENCE")
-    table.add_column("REMARK")
-    for row in rows:
-        cells = (
-            row.id,
-            "yes" if row.installed else "-",
-            row.runtime or "-",
-            _megabytes(row.size_mb),
-            _megabytes(row.memory_mb),
-            _number(row.score),
-            _number(row.tokens_per_s),
-            row.license,
-            row.remark or "",
-        )
-        table.add_row(*(Text(cell) for cell in cells))
-    results().print(table)
-
-
-def _megabytes(value: int | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value / 1000:.1f} GB" if value >= 1000 else f"{value} MB"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:g}"

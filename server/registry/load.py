@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from server.registry.blocks import ID
+from server.names import MODEL_ID, MODEL_ID_RULE
 from server.registry.document import Document, DocumentError, read_document
-from server.registry.document import Path as KeyPath
 from server.registry.entry import Entry
-from server.registry.problems import Problem, RegistryError, dotted, entry_problems, nearest_name
+from server.registry.placed import Placed
+from server.registry.problems import Problem, RegistryError, entry_problems, nearest_name
 from server.registry.registry import Registry
 from server.settings import Settings
 
@@ -41,7 +41,7 @@ def load_registry(settings: Settings) -> Registry:
 def read_registry(files: list[Path], models_dir: Path) -> Registry:
     """Return the entries of all files; of two with one id the later counts. Raises RegistryError."""
     problems: list[Problem] = []
-    entries: dict[str, _Placed] = {}
+    entries: dict[str, Placed] = {}
     ids: set[str] = set()
     for file in files:
         for placed in _read_file(file, problems, ids):
@@ -49,23 +49,10 @@ def read_registry(files: list[Path], models_dir: Path) -> Registry:
     problems += _cross_check(entries, ids)
     if problems:
         raise RegistryError(problems)
-    return Registry({name: placed.entry for name, placed in entries.items()}, models_dir)
+    return Registry({name: placed.entry for name, placed in entries.items()}, models_dir, entries)
 
 
-class _Placed:
-    """An entry and where it stands."""
-
-    def __init__(self, entry: Entry, document: Document, file: Path) -> None:
-        self.entry = entry
-        self._document = document
-        self._file = file
-
-    def problem(self, key: KeyPath, message: str, nearest: str | None = None) -> Problem:
-        path = ("models", self.entry.id, *key)
-        return Problem(self._file, self._document.line(path), dotted(path), message, nearest)
-
-
-def _read_file(file: Path, problems: list[Problem], ids: set[str]) -> Iterator[_Placed]:
+def _read_file(file: Path, problems: list[Problem], ids: set[str]) -> Iterator[Placed]:
     """Yield the sound entries of a file; add what is wrong to `problems`, and every id to `ids`."""
     try:
         document = read_document(file.read_bytes())
@@ -78,8 +65,8 @@ def _read_file(file: Path, problems: list[Problem], ids: set[str]) -> Iterator[_
     for entry_id, keys in _models(document, file, problems).items():
         ids.add(entry_id)
         path = ("models", entry_id)
-        if not ID.fullmatch(entry_id):
-            message = "must be an id: letters, digits, '.', '_' and '-', no slash"
+        if not MODEL_ID.fullmatch(entry_id):
+            message = f"must be an id: {MODEL_ID_RULE}"
             problems.append(Problem(file, document.line(path), ".".join(path), message))
         elif not isinstance(keys, dict):
             problems.append(Problem(file, document.line(path), ".".join(path), "must be a block of keys"))
@@ -92,7 +79,7 @@ def _read_file(file: Path, problems: list[Problem], ids: set[str]) -> Iterator[_
             except ValidationError as error:
                 problems += entry_problems(error, document, file, path)
             else:
-                yield _Placed(entry, document, file)
+                yield Placed(entry, document, file, packaged=file == packaged_file())
 
 
 def _models(document: Document, file: Path, problems: list[Problem]) -> dict[str, Any]:
@@ -120,7 +107,7 @@ def _models(document: Document, file: Path, problems: list[Problem]) -> dict[str
     return models
 
 
-def _cross_check(entries: Mapping[str, _Placed], ids: set[str]) -> Iterator[Problem]:
+def _cross_check(entries: Mapping[str, Placed], ids: set[str]) -> Iterator[Problem]:
     owners = {entry_id: entry_id for entry_id in ids}
     for placed in entries.values():
         entry = placed.entry
@@ -140,7 +127,7 @@ def _cross_check(entries: Mapping[str, _Placed], ids: set[str]) -> Iterator[Prob
             )
 
 
-def _wrong_base(entry: Entry, base: str, entries: Mapping[str, _Placed], ids: set[str]) -> str | None:
+def _wrong_base(entry: Entry, base: str, entries: Mapping[str, Placed], ids: set[str]) -> str | None:
     if base not in ids:
         return f'no entry "{base}"'
     if base == entry.id:
@@ -149,4 +136,9 @@ def _wrong_base(entry: Entry, base: str, entries: Mapping[str, _Placed], ids: se
         return f'"{base}" does not run on rkllm'
     if base in entries and entries[base].entry.rkllm.lora is not None:
         return f'"{base}" is an adapter itself'
+    if base in entries and entries[base].entry.context_length != entry.context_length:
+        length = entries[base].entry.context_length
+        return f'"{base}" has a context_length of {length}, and so has its adapter: say {length}'
+    if base in entries and entry.file not in (None, entries[base].entry.file):
+        return f'"{base}" has another file than the one under file:; leave that out'
     return None

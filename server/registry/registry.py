@@ -9,14 +9,25 @@ from types import MappingProxyType
 
 from server.errors import ModelNotFound
 from server.registry.entry import Entry
+from server.registry.installing import how_to_install
+from server.registry.placed import Placed
 
 
 class Registry:
-    """The entries of models.yaml. Immutable. Without models_dir nothing counts as installed."""
+    """The entries of models.yaml. Immutable. Without models_dir nothing counts as installed.
 
-    def __init__(self, entries: Mapping[str, Entry], models_dir: Path | None = None) -> None:
+    places: where the entries stand, by id, as far as they were read from files.
+    """
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry],
+        models_dir: Path | None = None,
+        places: Mapping[str, Placed] | None = None,
+    ) -> None:
         self.entries: Mapping[str, Entry] = MappingProxyType(dict(entries))
         self.models_dir = models_dir
+        self._places = dict(places or {})
         self._by_name = {name: entry for entry in entries.values() for name in entry.names}
 
     def resolve(self, name: str) -> Entry:
@@ -26,17 +37,49 @@ class Registry:
             raise ModelNotFound(self._unknown(name), param="model")
         return entry
 
+    def host(self, entry: Entry) -> Entry:
+        """Return the entry whose worker runs a model: an adapter's base, else the model itself."""
+        return entry if entry.adapter is None else self.entries[entry.adapter.base]
+
     def installed(self) -> list[Entry]:
-        """Return the entries whose files are there, in the order of models.yaml."""
+        """Return the entries whose files are there, and those of their bases, in the order of models.yaml."""
         models_dir = self.models_dir
         if models_dir is None:
             return []
-        return [entry for entry in self.entries.values() if entry.installed(models_dir)]
+        return [
+            entry
+            for entry in self.entries.values()
+            if entry.installed(models_dir) and self.host(entry).installed(models_dir)
+        ]
+
+    def located(self, entry: Entry, key: str, message: str) -> str:
+        """Return a message with file and line of the key it is about, for an entry of the user's own file."""
+        place = self._places.get(entry.id)
+        return message if place is None or place.packaged else str(place.problem((key,), message))
+
+    def missing(self) -> list[str]:
+        """Say of each entry of the user's own file that has no files what is not there, and where it stands.
+
+        A packaged entry is an offer; one that a person wrote is meant to work.
+        """
+        if self.models_dir is None:
+            return []
+        lines = []
+        for entry in (place.entry for place in self._places.values() if not place.packaged):
+            if not entry.installed(self.models_dir):
+                key = "folder" if entry.backend == "hybrid" else "file"
+                what = f"nothing usable is at {entry.path(self.models_dir)}"
+                message = f"{what}. {how_to_install(entry, self.models_dir)}"
+                lines.append(self.located(entry, key, message))
+        return lines
 
     def _unknown(self, name: str) -> str:
-        near = difflib.get_close_matches(name, list(self._by_name), n=3, cutoff=0.6)
-        near = near or [known for known in self._by_name if name and known.startswith(name)][:3]
-        ids = dict.fromkeys(self._by_name[known].id for known in near)
+        wanted = name.lower()
+        known = {spelt.lower(): entry.id for spelt, entry in self._by_name.items()}
+        near = difflib.get_close_matches(wanted, list(known), n=3, cutoff=0.6)
+        near = near or [one for one in known if wanted and (one.startswith(wanted) or wanted.startswith(one))]
+        near = near or difflib.get_close_matches(wanted, list(known), n=1, cutoff=0.5)
+        ids = dict.fromkeys(known[one] for one in near[:3])
         hint = f" Did you mean {' or '.join(ids)}?" if ids else ""
         there = ", ".join(entry.id for entry in self.installed()) or "none"
         return f'There is no model "{name[:200]}".{hint} Installed: {there}.'

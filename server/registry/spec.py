@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from backends.base import EmbeddingOptions, HybridOptions, ModelSpec, PromptCacheOptions, RkllmOptions, Span
+from backends.base import (
+    Adapter,
+    EmbeddingOptions,
+    HybridOptions,
+    ImageMarks,
+    ModelSpec,
+    PromptCacheOptions,
+    RkllmOptions,
+    Span,
+    VisionOptions,
+)
 from server.registry.entry import Entry
 from server.settings import Settings
 
@@ -34,19 +44,41 @@ def model_spec(
         repeat_guard=settings.repeat_guard,
         tokenizer=_tokenizer(entry, directory),
         hybrid=HybridOptions(
-            executor=hybrid.executor,
-            core_mask=hybrid.core_mask,
-            threads=hybrid.threads,
-            kv_dtype=hybrid.kv_dtype,
-            cache_mb=hybrid.cache_mb,
-            variant=hybrid.variant,
+            **hybrid.model_dump(exclude={"meta"}),
             meta=None if hybrid.meta is None else str(_absolute(directory / hybrid.meta)),
         ),
         rkllm=RkllmOptions()
         if entry.backend == "hybrid"
         else _rkllm(entry, library, _prompt_cache(entry, directory, fixed_prompt)),
+        vision=_vision(entry, settings),
         embeddings=_embeddings(entry),
     )
+
+
+def _vision(entry: Entry, settings: Settings) -> VisionOptions | None:
+    vision, encoder = entry.vision, entry.encoder(settings.models_dir)
+    if vision is None or encoder is None:
+        return None
+    return VisionOptions(
+        encoder=str(_absolute(encoder)),
+        runtime=vision.runtime,
+        size=vision.size,
+        layout=vision.layout,
+        dtype=vision.dtype,
+        mean=vision.mean,
+        std=vision.std,
+        resize=vision.resize,
+        marks=ImageMarks(**vision.marks.model_dump()),
+        max_pixels=int(settings.max_image_mp * 1e6),
+    )
+
+
+def adapter_of(entry: Entry, models_dir: Path) -> Adapter | None:
+    """Return the adapter that an entry's answers are made with, if it is one."""
+    if entry.adapter is None:
+        return None
+    path = _absolute(entry.path(models_dir))
+    return Adapter(name=entry.id, path=str(path), scale=entry.adapter.scale)
 
 
 def _embeddings(entry: Entry) -> EmbeddingOptions | None:
@@ -81,6 +113,11 @@ def _rkllm(entry: Entry, library: Path | None, prompt_cache: PromptCacheOptions 
         n_keep=options.n_keep,
         skip_special_token=options.skip_special_token,
         prompt_cache=prompt_cache,
+        input=options.input,
+        runtime_bos=options.runtime_bos,
+        last_token_cached=options.last_token_cached,
+        clear_after_abort=options.clear_after_abort,
+        context_reserve=options.context_reserve,
     )
 
 

@@ -1,21 +1,23 @@
 """Who is next. Pure: no clock, no loop, no worker; what is loaded and busy is asked of the caller.
 
 Jobs wait in lanes: a lane is what can do one of them at a time (the NPU, or one model on the CPU). In a lane
-clients take turns, and each client's jobs keep their order. One thing overrides this: a job that can start at
-once goes before one that first needs a swap of models, since a swap takes a minute. Nobody is passed over in
-this way more than MAX_PASSES times.
+clients take turns, within a client's turns its users do, and each user's jobs keep their order. One thing
+overrides this: a job that can start at once goes before one that first needs a swap of models, since a swap
+takes a minute. Nobody is passed over in this way more than MAX_PASSES times.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
 MAX_PASSES = 4
 
 T = TypeVar("T", bound=Hashable)
+Turn = TypeVar("Turn")
+Jobs = TypeVar("Jobs", bound=Collection[object])
 
 
 class Fit(Enum):
@@ -36,43 +38,59 @@ class QueueFull(Exception):
 
 
 class _Waiting(Generic[T]):
-    __slots__ = ("client", "item", "lane", "number", "passes")
+    __slots__ = ("client", "item", "lane", "number", "passes", "user")
 
-    def __init__(self, item: T, client: str, lane: str, number: int) -> None:
+    def __init__(self, item: T, client: str, user: str, lane: str, number: int) -> None:
         self.item = item
         self.client = client
+        self.user = user
         self.lane = lane
         self.number = number
         self.passes = 0
 
 
 class _Lane(Generic[T]):
-    """The jobs of one lane by client, the clients in the order of their turns."""
+    """The jobs of one lane by client and user, both in the order of their turns."""
 
     def __init__(self) -> None:
-        self._clients: dict[str, deque[_Waiting[T]]] = {}
+        self._clients: dict[str, dict[str, deque[_Waiting[T]]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._clients)
 
     def add(self, waiting: _Waiting[T]) -> None:
-        self._clients.setdefault(waiting.client, deque()).append(waiting)
+        users = self._clients.setdefault(waiting.client, {})
+        users.setdefault(waiting.user, deque()).append(waiting)
 
     def remove(self, waiting: _Waiting[T], *, turn_taken: bool) -> None:
-        jobs = self._clients[waiting.client]
-        jobs.remove(waiting)
-        if not jobs or turn_taken:
-            del self._clients[waiting.client]
-        if jobs and turn_taken:
-            self._clients[waiting.client] = jobs
+        users = self._clients[waiting.client]
+        users[waiting.user].remove(waiting)
+        _after_turn(users, waiting.user, turn_taken)
+        _after_turn(self._clients, waiting.client, turn_taken)
 
     def order(self) -> Iterator[_Waiting[T]]:
-        turns = list(self._clients.values())
-        depth = 0
-        while turns:
-            yield from (jobs[depth] for jobs in turns)
-            depth += 1
-            turns = [jobs for jobs in turns if len(jobs) > depth]
+        return _round_robin(_round_robin(users.values()) for users in self._clients.values())
+
+
+def _after_turn(turns: dict[str, Jobs], name: str, turn_taken: bool) -> None:
+    """Take out a name that has no jobs left; move one that had its turn to the end."""
+    if turn_taken or not turns[name]:
+        jobs = turns.pop(name)
+        if jobs:
+            turns[name] = jobs
+
+
+def _round_robin(queues: Iterable[Iterable[Turn]]) -> Iterator[Turn]:
+    """Yield the first of each queue, then the second of each, and so on."""
+    turns = [iter(queue) for queue in queues]
+    while turns:
+        going = []
+        for turn in turns:
+            for item in turn:
+                yield item
+                going.append(turn)
+                break
+        turns = going
 
 
 class FairQueue(Generic[T]):
@@ -95,14 +113,18 @@ class FairQueue(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(list(self._waiting))
 
-    def push(self, item: T, client: str, lane: str, *, bounded: bool = True) -> None:
-        """Let a job wait. Raises QueueFull; `bounded` False: the server's own jobs, which are not refused."""
+    def push(self, item: T, client: str, lane: str, *, user: str = "", bounded: bool = True) -> None:
+        """Let a job wait. Raises QueueFull; `bounded` False: the server's own jobs, which are not refused.
+
+        user: whom among those behind one client it is for. It decides the order within the client's turns
+        alone, since anybody can make up users.
+        """
         count = self._count.get(client, 0)
         if bounded and len(self._waiting) >= self._size:
             raise QueueFull(self._size, of_client=False)
         if bounded and 0 < self._per_client <= count:
             raise QueueFull(self._per_client, of_client=True)
-        waiting = _Waiting(item, client, lane, self._pushed)
+        waiting = _Waiting(item, client, user, lane, self._pushed)
         self._pushed += 1
         self._count[client] = count + 1
         self._waiting[item] = waiting

@@ -23,12 +23,14 @@ from server.registry import Entry
 class Job:
     """What is asked of a model: an answer for each of `params`, made one after another under one turn.
 
-    client: whom the queue counts it for. embed: vectors that are asked for instead.
+    client: whom the queue counts it for. user: whom among those behind it, "" for nobody in particular.
+    embed: vectors that are asked for instead.
     """
 
     entry: Entry
     client: str
     params: tuple[GenerateParams, ...] = ()
+    user: str = ""
     embed: EmbedParams | None = None
 
     @property
@@ -61,6 +63,7 @@ class Run:
         self._events: deque[tuple[int, Event]] = deque()
         self._error: ApiError | None = None
         self._complete = False
+        self._answers = 0
         self._left = False
         self._position: int | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -69,6 +72,11 @@ class Run:
     def left(self) -> bool:
         """Whether nobody waits for the answer any more."""
         return self._left
+
+    @property
+    def answers(self) -> int:
+        """How many of the answers are finished."""
+        return self._answers
 
     @property
     def ended(self) -> bool:
@@ -116,7 +124,8 @@ class Run:
             return
         if type(event) is not Delta:
             if isinstance(event, Finished):
-                self._complete = index == len(self.job.work) - 1
+                self._answers = index + 1
+                self._complete = self._answers == len(self.job.work)
             elif self._events and isinstance(self._events[-1][1], Status):
                 self._events.pop()
         self._events.append((index, event))

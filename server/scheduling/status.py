@@ -9,14 +9,25 @@ from backends.base import ModelInfo
 
 @dataclass(frozen=True, kw_only=True)
 class ModelStatus:
-    """One model's state. waiting: jobs in the queue. error: why its last load or its worker failed, if so."""
+    """One model's state. waiting: jobs in the queue. error: why its last load or its worker failed, if so.
+
+    info: what the loaded model reports of itself, None while it is not loaded.
+    """
 
     id: str
-    pinned: bool
-    loaded: bool
-    loading: bool
-    running: bool
-    waiting: int
-    info: ModelInfo | None
-    warnings: tuple[str, ...]
-    error: str | None
+    pinned: bool = False
+    loading: bool = False
+    running: bool = False
+    waiting: int = 0
+    info: ModelInfo | None = None
+    error: str | None = None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the model is loaded."""
+        return self.info is not None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the loaded model warns of."""
+        return () if self.info is None else tuple(self.info.warnings)

@@ -30,8 +30,8 @@ thinking switch adds there (`<think>` ...) is not part of a history, except with
 Reasoning between tool calls is part of the prompt until the next question, and then is not.
 """
 
+from server.registry.template_names import BUILTIN_TEMPLATES
 from server.templates.errors import TemplateError
-from server.templates.names import BUILTIN_TEMPLATES
 from server.templates.render import Templates
 
 __all__ = ["BUILTIN_TEMPLATES", "TemplateError", "Templates"]

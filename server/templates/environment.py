@@ -2,15 +2,16 @@
 
 Knows no entry and no message. A template comes with a model from wherever its owner got it, so it is not
 trusted: Jinja's immutable sandbox keeps it from Python's internals and from what it is given; it has no
-loader, so it reads no file. Its work is not bounded.
+loader, so it reads no file; and its work is bounded, see `bounded`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jinja2
 from jinja2 import nodes
@@ -21,9 +22,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from server.errors import UnsupportedParameter
+from server.templates.bounded import BoundedEnvironment
 from server.templates.errors import TemplateError
 from server.templates.guard import guard, unguard, unguard_all
 
+LONGEST_TIME = 200  # characters of a form for dates
+E = TypeVar("E", bound=jinja2.Environment)
 BUILTIN = Path(__file__).parent / "builtin"
 
 
@@ -31,9 +35,11 @@ class Complaint(jinja2.TemplateError):
     """What a template says about a conversation it does not take, by calling raise_exception."""
 
 
-def model_environment() -> jinja2.Environment:
-    """Return an environment for templates that come with models."""
-    return _environment(jinja2.DictLoader({}))
+def model_environment() -> BoundedEnvironment:
+    """Return an environment for templates that come with models. Their work is bounded."""
+    environment = _furnished(BoundedEnvironment(loader=jinja2.DictLoader({}), **_OPTIONS))
+    environment.bound_filters()
+    return environment
 
 
 def builtin_environment() -> jinja2.Environment:
@@ -41,7 +47,9 @@ def builtin_environment() -> jinja2.Environment:
 
     `unsupported(parameter, why)` refuses a request; the test `containing` looks into guarded text.
     """
-    environment = _environment(jinja2.FileSystemLoader(BUILTIN))
+    environment = _furnished(
+        ImmutableSandboxedEnvironment(loader=jinja2.FileSystemLoader(BUILTIN), **_OPTIONS)
+    )
     environment.globals["unsupported"] = _unsupported
     environment.tests["containing"] = _containing
     return environment
@@ -52,11 +60,18 @@ def compile_source(environment: jinja2.Environment, source: str, name: str) -> j
     try:
         code = environment.compile(source, name, name)
     except jinja2.TemplateSyntaxError as error:
-        raise TemplateError(
-            f"{name}, line {error.lineno}: the chat template does not compile: {error.message}. "
-            "Mend the file, pull the model again, or name a built-in template in its entry."
-        ) from error
+        raise _broken(f"{name}, line {error.lineno}", (error.message or "a mistake").rstrip(".")) from error
+    except (ValueError, SyntaxError, RecursionError, MemoryError, SecurityError) as error:
+        # Python's own limits, which Jinja does not look after: numbers, nesting, blocks in blocks.
+        raise _broken(name, f"{error}") from error
     return jinja2.Template.from_code(environment, code, environment.make_globals(None))
+
+
+def _broken(where: str, what: str) -> TemplateError:
+    return TemplateError(
+        f"{where}: the chat template does not compile: {what}. "
+        "Mend the file, pull the model again, or name a built-in template in its entry."
+    )
 
 
 class _GenerationTag(Extension):
@@ -73,19 +88,24 @@ class _GenerationTag(Extension):
 class _PlainNamespace(Namespace):
     """Jinja's namespace without names that begin with an underscore, which Python gives a meaning."""
 
+    def __repr__(self) -> str:
+        return "<namespace>"  # what it holds may be more than anybody wants to see
+
     def __setitem__(self, name: str, value: Any) -> None:
         _check_name(name)
         super().__setitem__(name, value)
 
 
-def _environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[_GenerationTag, loopcontrols],
-        loader=loader,
-        auto_reload=False,
-    )
+_OPTIONS: dict[str, Any] = {
+    "trim_blocks": True,
+    "lstrip_blocks": True,
+    "extensions": [_GenerationTag, loopcontrols],
+    "auto_reload": False,
+}
+
+
+def _furnished(environment: E) -> E:
+    """Add what Hugging Face's chat templates expect."""
     environment.filters["tojson"] = _tojson
     environment.globals |= {
         "raise_exception": _raise_exception,
@@ -120,6 +140,8 @@ def _raise_exception(message: object) -> None:
 
 
 def _strftime_now(form: str) -> str:
+    if len(form) > LONGEST_TIME or re.search(r"\d{3}", form):  # the C library pads to any width
+        raise SecurityError("its time is too long")
     return datetime.now().strftime(form)
 
 

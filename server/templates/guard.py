@@ -8,6 +8,9 @@ the text in plane 15, with the white space inside it, is what clients wrote: `sp
 it as plain. Text of clients that stands in plane 15 or 16 itself is not mistaken for guarded text: guarding
 turns it into two units like any other character beyond U+FFFF.
 
+An image's place is one character of plane 16, which no client can send past the guard, so that a template
+carries it along as if it were text; `spans` makes it a span of its own.
+
 White space at the ends of a guarded text counts as the template's, and white space of the template between
 two guarded texts as theirs: neither can spell a control token. Templates see guarded text with a length in
 UTF-16 units and without case, and looking for "<" in it finds nothing.
@@ -33,6 +36,9 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9_.$-]*")
 
 # In plane 16, where guarding puts nothing: a character that a template can carry but no client can send.
 SENTINEL = "\U00100000"
+_FIRST_IMAGE = 0x100001
+MOST_IMAGES = 4096  # that have a character
+_IMAGE = re.compile(f"([{chr(_FIRST_IMAGE)}-{chr(_FIRST_IMAGE + MOST_IMAGES - 1)}])")
 
 
 def guard(text: str) -> str:
@@ -48,13 +54,18 @@ def guard(text: str) -> str:
     return guarded
 
 
+def image_place(index: int) -> str:
+    """Return the character that stands for an image in a template's input."""
+    return chr(_FIRST_IMAGE + index)
+
+
 def unguard(text: str) -> str:
     """Return `text` with all that is guarded in it moved back; the rest stays as it is."""
     return _RUN.sub(lambda run: _moved_back(run.group()), text)
 
 
 def spans(rendered: str) -> list[Span]:
-    """Cut a rendered prompt into text of the template (control) and text of clients, moved back."""
+    """Cut a rendered prompt into text of the template (control), text of clients, moved back, and images."""
     return list(_spans(rendered))
 
 
@@ -89,11 +100,19 @@ def _spans(rendered: str) -> Iterator[Span]:
     end = 0
     for run in _RUN.finditer(rendered):
         if run.start() > end:
-            yield Span(rendered[end : run.start()], True)
+            yield from _control(rendered[end : run.start()])
         yield Span(_moved_back(run.group()), False)
         end = run.end()
     if end < len(rendered):
-        yield Span(rendered[end:], True)
+        yield from _control(rendered[end:])
+
+
+def _control(text: str) -> Iterator[Span]:
+    for index, piece in enumerate(_IMAGE.split(text)):
+        if index % 2:
+            yield Span("", True, ord(piece) - _FIRST_IMAGE)
+        elif piece:
+            yield Span(piece, True)
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:

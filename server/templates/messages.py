@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from server.templates.guard import guard, guard_all, guard_name
+from server.templates.guard import guard, guard_all, guard_name, image_place
 
 
 def prepare_messages(
@@ -22,6 +22,17 @@ def prepare_messages(
     template that looks for the marks by itself finds nothing in guarded text.
     """
     return [_prepared(message, marks) for message in messages]
+
+
+def images_of(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the image parts of normalised messages, in their order."""
+    return [
+        part
+        for message in messages
+        if not isinstance(message.get("content") or "", str)
+        for part in message["content"]
+        if part["type"] == "image"
+    ]
 
 
 def split_reasoning(content: str, marks: tuple[str, str]) -> tuple[str | None, str]:
@@ -46,7 +57,7 @@ def _prepared(message: Mapping[str, Any], marks: tuple[str, str] | None) -> dict
     reasoning = message.get("reasoning_content")
     if role == "assistant" and marks is not None and not reasoning:
         reasoning, content = split_reasoning(content, marks)
-    prepared: dict[str, Any] = {"role": role, "content": guard(content)}
+    prepared: dict[str, Any] = {"role": role, "content": _content(content)}
     if reasoning:
         # Hugging Face's templates read the one name or the other.
         prepared["reasoning_content"] = prepared["thinking"] = guard(reasoning)
@@ -56,6 +67,15 @@ def _prepared(message: Mapping[str, Any], marks: tuple[str, str] | None) -> dict
         if message.get(key) is not None:
             prepared[key] = guard_name(message[key])
     return prepared
+
+
+def _content(content: str | Sequence[Mapping[str, Any]]) -> str:
+    """Return a message's text guarded, with the places of its images in it."""
+    if isinstance(content, str):
+        return guard(content)
+    return "".join(
+        image_place(part["index"]) if part["type"] == "image" else guard(part["text"]) for part in content
+    )
 
 
 def _calls(calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

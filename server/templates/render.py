@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 from jinja2.exceptions import SecurityError
 
 from backends.base import Span
 from server.errors import InvalidRequest
+from server.registry import Entry
+from server.registry.template_names import BUILTIN_TEMPLATES, MODEL_TEMPLATE
+from server.templates.bounded import BoundedEnvironment
+from server.templates.budget import Budget
 from server.templates.environment import (
     Complaint,
     builtin_environment,
@@ -21,12 +25,8 @@ from server.templates.environment import (
 )
 from server.templates.errors import TemplateError
 from server.templates.guard import SENTINEL, guard, guard_names, spans, unguard
-from server.templates.messages import prepare_messages
-from server.templates.names import BUILTIN_TEMPLATES
+from server.templates.messages import images_of, prepare_messages
 from server.templates.source import read_source, template_file
-
-if TYPE_CHECKING:
-    from server.registry import Entry
 
 # What a template may die of when a conversation is not what it expects.
 _FAILURES = (
@@ -45,6 +45,7 @@ class _Compiled:
     """A template that is ready to run. bos, eos: None where its tokenizer's settings name none."""
 
     template: jinja2.Template
+    environment: BoundedEnvironment | None = None  # of a template whose work is bounded
     bos: str | None = None
     eos: str | None = None
 
@@ -61,11 +62,26 @@ class Templates:
         self._builtin = lru_cache(maxsize=None)(
             lambda name: _Compiled(environment.get_template(f"{name}.jinja"))
         )
-        self._from_file = lru_cache(maxsize=64)(_compile_file)
+        self._from_file = lru_cache(maxsize=64)(_outcome)
+
+    def quick(self, entry: Entry) -> bool:
+        """Whether the entry's template is one of ours, whose time goes with the size of the messages alone.
+
+        Any other one belongs in a thread: what it may take at most is seconds.
+        """
+        return entry.template in BUILTIN_TEMPLATES
 
     def check(self, entry: Entry) -> None:
         """Compile the entry's template. Raises TemplateError, which says what is wrong and where."""
         self._compiled(entry)
+
+    def problem(self, entry: Entry) -> str | None:
+        """Return what is wrong with the entry's template, for its owner; None if it compiles."""
+        try:
+            self.check(entry)
+        except TemplateError as error:
+            return error.message
+        return None
 
     def render(
         self,
@@ -77,23 +93,28 @@ class Templates:
     ) -> list[Span]:
         """Return the prompt for the answer to `messages`.
 
-        messages are normalised: content is a string, developer is system. thinking None: the entry's default.
+        messages are normalised: developer is system, content is a string, or a list of texts and images, and
+        each image gets a span of its own. thinking None: the entry's default.
         continue_final: the last message is an answer that goes on where it ends. Raises InvalidRequest for
         messages the template does not take, with its own complaint; UnsupportedParameter for tools it has no
-        form for; TemplateError for a template that is broken or missing. Large inputs take some 10 ms a
-        megabyte.
+        form for; TemplateError for a template that is broken or missing. Guarding and the template
+        take time by the input's size: some 40 ms a megabyte.
         """
         compiled = self._compiled(entry)
         try:
             context = _context(entry, compiled, messages, tools, thinking, continue_final)
-            rendered = compiled.template.render(context)
+            if compiled.environment is None:
+                rendered = compiled.template.render(context)
+            else:
+                with compiled.environment.spending(Budget(context)):
+                    rendered = compiled.template.render(context)
         except Complaint as complaint:
             raise InvalidRequest(
                 f"The chat template of {entry.id} says: {complaint}", "messages"
             ) from complaint
         except (SecurityError, jinja2.TemplateNotFound) as error:
             raise TemplateError(
-                f"The chat template of {entry.id} does what no template may: {error}. "
+                f"The chat template of {entry.id} does what no template may: {str(error).rstrip('.')}. "
                 "Name a built-in template or a .jinja file of your own in its entry."
             ) from error
         except _FAILURES as error:
@@ -104,13 +125,15 @@ class Templates:
             ) from error
         if continue_final:
             rendered = _up_to_sentinel(rendered, entry)
-        return spans(rendered)
+        prompt = spans(rendered)
+        _check_images(entry, messages, prompt)
+        return prompt
 
     def _compiled(self, entry: Entry) -> _Compiled:
         if entry.template in BUILTIN_TEMPLATES:
             return self._builtin(entry.template)
         home = entry.directory(self._models_dir)
-        if entry.template == "model":
+        if entry.template == MODEL_TEMPLATE:
             path = entry.path(self._models_dir)
             file = template_file([path if entry.backend == "hybrid" else path.parent, home])
         else:
@@ -122,14 +145,26 @@ class Templates:
                 f"{file}: the template of {entry.id} cannot be read ({error.strerror}). "
                 "Check the template key of its entry."
             ) from error
-        return self._from_file(file, changed)
+        outcome = self._from_file(file, changed)
+        if isinstance(outcome, TemplateError):
+            raise TemplateError(outcome.message)
+        return outcome
 
 
-def _compile_file(path: Path, _changed: int) -> _Compiled:
+def _outcome(path: Path, _changed: int) -> _Compiled | TemplateError:
+    """Compile a file; what is wrong with it is returned, to be kept as well: finding it out may take long."""
+    try:
+        return _compiled_file(path)
+    except TemplateError as error:
+        return error
+
+
+def _compiled_file(path: Path) -> _Compiled:
     source = read_source(path)
-    return _Compiled(
-        compile_source(model_environment(), source.text, source.name), source.bos or "", source.eos
-    )
+    environment = model_environment()
+    with environment.spending(Budget()):  # what is constant is worked out now
+        template = compile_source(environment, source.text, source.name)
+    return _Compiled(template, environment, source.bos or "", source.eos)
 
 
 def _context(
@@ -165,6 +200,17 @@ def _context(
     if mode is not None and mode.switch is not None:
         context[mode.switch] = mode.default if thinking is None else thinking
     return context
+
+
+def _check_images(entry: Entry, messages: Sequence[Mapping[str, Any]], prompt: Sequence[Span]) -> None:
+    """Raise InvalidRequest where the template has left an image out: the answer would not be about it."""
+    placed = {span.image for span in prompt if span.image is not None}
+    for image in images_of(messages):
+        if image["index"] not in placed:
+            raise InvalidRequest(
+                f"The chat template of {entry.id} has no place for the image {image['field']}.",
+                image["field"],
+            )
 
 
 def _up_to_sentinel(rendered: str, entry: Entry) -> str:

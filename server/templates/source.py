@@ -12,6 +12,8 @@ from server.templates.errors import TemplateError
 
 TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"
+MAX_BYTES = 16 * 2**20  # the largest seen, of a tokenizer with many added tokens, has 1 MB
+MAX_TEMPLATE_CHARS = 500_000  # the longest seen has 30,000
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,17 @@ def read_source(path: Path) -> Source:
     config = path if path.name == CONFIG_FILE else path.with_name(CONFIG_FILE)
     settings = _settings(config) if config.is_file() else {}
     text = _chosen(settings.get("chat_template"), path) if path.name == CONFIG_FILE else _text(path)
+    if len(text) > MAX_TEMPLATE_CHARS:
+        raise TemplateError(
+            f"{path}: a chat template of {len(text)} characters is none. Pull the model again."
+        )
     return Source(text, str(path), _token(settings.get("bos_token")), _token(settings.get("eos_token")))
 
 
 def _text(path: Path) -> str:
     try:
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise TemplateError(f"{path}: {size} bytes are too many for it. Pull the model again.")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TemplateError(

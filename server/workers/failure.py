@@ -34,6 +34,17 @@ _ERRORS: Mapping[ErrorCode, type[ApiError]] = {
 SHOWN_LINES = 4
 
 
+class RunNotBegun(BackendCrashed):
+    """The worker ended before its engine was given the run, which another worker can therefore make.
+
+    cause: the error that tells of the worker's end.
+    """
+
+    def __init__(self, cause: ApiError) -> None:
+        super().__init__(cause.message)
+        self.cause = cause
+
+
 def error_of(code: ErrorCode, message: str, param: str | None = None) -> ApiError:
     """Return the error for a code that a worker reported."""
     return _ERRORS[code](message, param)

@@ -14,7 +14,11 @@ def npu_present(sysroot: Path) -> bool:
 
 
 def uses_npu(entry: Entry, present: bool) -> bool:
-    """Return whether a model's worker takes the NPU. With the executor auto: where one is `present`."""
+    """Return whether a model's worker takes the NPU, and so waits for its turn on it.
+
+    With the executor auto: where one is `present`. The hybrid engine has no executor for the NPU yet, so for
+    now such a model waits for a turn that it does not need.
+    """
     if entry.backend == "rkllm":
         return True
     executor = entry.hybrid.executor

@@ -27,6 +27,9 @@ from server.workers.timeouts import Timeouts
 logger = logging.getLogger(__name__)
 
 
+STOPPING = "the server is stopping"  # why a worker was ended, in the log
+
+
 class Room(Enum):
     """Whether a model that is not loaded fits: now, after idle ones went, after busy ones went, or never."""
 
@@ -91,6 +94,11 @@ class Pool:
         self._runtimes = runtimes
         self._slots: dict[str, Slot] = {}
         self._closing: ApiError | None = None
+
+    @property
+    def closed(self) -> ApiError | None:
+        """The error `close` was called with, None before."""
+        return self._closing
 
     @property
     def slots(self) -> list[Slot]:
@@ -165,7 +173,7 @@ class Pool:
         )
         client.gone.add_done_callback(lambda _: self._client_gone(slot))
         if self._closing is not None:
-            client.kill(self._closing)
+            client.kill(self._closing, STOPPING)
         info = await client.loaded()
         logger.info("loaded %s on %s, pid %d", entry.id, info.runtime, client.pid)
         for warning in info.warnings:
@@ -211,13 +219,13 @@ class Pool:
             if slot.idle:
                 slot.client.unload()
             elif not slot.loaded and not slot.ending:
-                slot.client.kill(error)
+                slot.client.kill(error, STOPPING)
 
     def kill(self, error: ApiError) -> None:
         """End every worker now; runs under way end with `error`."""
         for slot in self.slots:
             if slot.client is not None:
-                slot.client.kill(error)
+                slot.client.kill(error, STOPPING)
 
     def going(self) -> list[asyncio.Future[None]]:
         """Return a future for each worker, done when it is gone."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from server.workers.output import WorkerOutput
 
@@ -34,7 +35,27 @@ _ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     # onnxruntime 1.32 reports to its maker unless it is told not to: nothing leaves this machine.
     "ORT_DISABLE_TELEMETRY": "1",
+    # numpy's OpenBLAS reads this once, when numpy is imported. Its threads spin while they wait: on a machine
+    # with anything else to do, attention over 2,000 keys then takes up to 50 times as long as on one thread.
+    "OPENBLAS_NUM_THREADS": "1",
 }
+
+
+# Sent to a whole service or terminal, and meant for the server.
+_MEANT_FOR_THE_SERVER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Start processes in this state: they begin with these signals blocked, and this one gets them later.
+
+    Until a worker ignores them, while Python starts, they would end it with a trace.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _MEANT_FOR_THE_SERVER)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class WorkerProcess:
@@ -63,15 +84,16 @@ class WorkerProcess:
             with theirs:
                 read_fd, write_fd = os.pipe()
                 try:
-                    process = subprocess.Popen(
-                        [*command, "--fd", str(theirs.fileno())],
-                        stdin=subprocess.DEVNULL,
-                        stdout=write_fd,
-                        stderr=write_fd,
-                        pass_fds=(theirs.fileno(),),
-                        start_new_session=True,
-                        env={**os.environ, **_ENVIRONMENT},
-                    )
+                    with _signals_held_back():
+                        process = subprocess.Popen(
+                            [*command, "--fd", str(theirs.fileno())],
+                            stdin=subprocess.DEVNULL,
+                            stdout=write_fd,
+                            stderr=write_fd,
+                            pass_fds=(theirs.fileno(),),
+                            start_new_session=True,
+                            env={**os.environ, **_ENVIRONMENT},
+                        )
                 finally:
                     os.close(write_fd)
         except BaseException:

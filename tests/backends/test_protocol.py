@@ -14,6 +14,7 @@ from backends import protocol
 from backends.base import (
     GenerateParams,
     HybridOptions,
+    Image,
     ModelInfo,
     ModelSpec,
     Sampling,
@@ -23,6 +24,7 @@ from backends.base import (
     Usage,
 )
 from backends.protocol import (
+    Begun,
     Cancel,
     Count,
     Counted,
@@ -61,7 +63,7 @@ PARAMS = GenerateParams(
     max_tokens=3,
     stop=["\n\n"],
     logprobs=2,
-    images=[b"\xff\x00"],
+    images=[Image(b"\xff\x00", "messages.0.content.1")],
 )
 USAGE = Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=3, prefill_ms=1.5, decode_ms=2.5)
 LOGPROBS = [TokenLogprob("a", b"a", -0.25, [TopLogprob("", b"\xe4", -3.0)])]
@@ -77,6 +79,7 @@ FROM_WORKER: Sequence[FromWorker] = [
     Loading(0.5, "segments"),
     Ready(ModelInfo(runtime="r 1", context_length=1, vocab_size=2, memory_mb=3, warnings=["w"])),
     LoadFailed("model_corrupt", "damaged"),
+    Begun(1),
     Prefill(1, 32, 64),
     Delta(1, "hello", 2, LOGPROBS),
     Warned("something is wrong"),

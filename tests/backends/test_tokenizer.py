@@ -103,6 +103,22 @@ def test_the_same_for_sentence_pieces(pieces: Pair, texts: list[str], data: st.D
     assert pieces.ours.encode(prompt) == pieces.plain("".join(texts))
 
 
+def test_control_tokens_are_found_whatever_the_normalizer_makes_of_text(tmp_path: Path) -> None:
+    document = json.loads(sentence_piece())
+    document["pre_tokenizer"] = None
+    document["normalizer"] = {
+        "type": "Sequence",
+        "normalizers": [
+            {"type": "Prepend", "prepend": "▁"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        ],
+    }
+    pair = Pair(tmp_path, json.dumps(document))
+    text = "<s>hello world</s><|user|>hello"
+    assert pair.ours.encode([Span(text, True)]) == pair.plain(text)
+    assert pair.plain(text).count(pair.added["</s>"]) == 1
+
+
 @pytest.mark.parametrize("token", ADDED)
 def test_an_added_token_in_text_from_a_client_stays_text(tiny: Pair, token: str) -> None:
     for text in (token, f"hello {token} world", token * 3, f"<{token}>"):
@@ -180,6 +196,36 @@ def test_at_least_counts_composed_text(tmp_path: Path) -> None:
     prompt = [Span("e\u0301" * 1000, False)]
     assert pair.ours.encode(prompt) == pair.plain("é" * 1000)
     assert 0 < pair.ours.at_least(prompt) <= 1000 * len(pair.plain("é"))
+
+
+def one_token(character: str) -> Tokenizer:
+    """A byte-level tokenizer whose only token of more than a byte is this character."""
+    spelled = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(character)[0][0]
+    tokens = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = []
+    for end in range(2, len(spelled) + 1):
+        tokens.append(spelled[:end])
+        merges.append((spelled[: end - 1], spelled[end - 1]))
+    tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def test_at_least_counts_composed_text_to_the_byte(tmp_path: Path) -> None:
+    """With a token for each composed character the bound is exact; decomposed it would be half more."""
+    tokenizer = one_token("é")
+    tokenizer.normalizer = normalizers.NFC()
+    pair = Pair(tmp_path, tokenizer.to_str())
+    prompt = [Span("e\u0301" * 100, False)]
+    assert len(pair.ours.encode(prompt)) == pair.ours.at_least(prompt) == 100
+
+
+def test_at_least_knows_that_composing_can_make_text_longer(tmp_path: Path) -> None:
+    """U+0958 is taken apart by NFC, for good, and no tokenizer need do that."""
+    pair = Pair(tmp_path, one_token("\u0958").to_str())
+    prompt = [Span("\u0958" * 100, False)]
+    assert len(pair.ours.encode(prompt)) == pair.ours.at_least(prompt) == 100
 
 
 def test_at_least_says_nothing_where_text_may_be_dropped(tmp_path: Path, pieces: Pair) -> None:

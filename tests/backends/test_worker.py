@@ -18,6 +18,7 @@ import pytest
 from backends.base import EmbedInput, EmbedParams, GenerateParams, Sampling, Span
 from backends.lifeline import ORPHANED
 from backends.protocol import (
+    Begun,
     Cancel,
     Count,
     Counted,
@@ -65,14 +66,15 @@ class Worker:
     def send(self, *messages: ToWorker) -> None:
         self.sock.sendall(b"".join(encode_frame(message) for message in messages))
 
-    def receive(self, *, heartbeats: bool = False) -> FromWorker:
+    def receive(self, *, heartbeats: bool = False, begun: bool = False) -> FromWorker:
         while True:
             while not self._received:
                 data = self.sock.recv(65536)
                 assert data, "the worker closed its socket"
                 self._received += self._decoder.feed(data)
             message = self._received.pop(0)
-            if heartbeats or not isinstance(message, Heartbeat):
+            unasked = [Begun] * (not begun) + [Heartbeat] * (not heartbeats)
+            if type(message) not in unasked:
                 return message
 
     def load(self, path: Path, heartbeat_s: float = 10.0) -> None:
@@ -124,6 +126,14 @@ def test_a_run_that_fails_is_followed_by_others(tmp_path: Path) -> None:
         w.load(tmp_path)
         w.send(Generate(1, params("refuse")), Generate(2, params("tokens:1")))
         assert w.receive() == Failed(1, "context_length_exceeded", "no room", "messages")
+        assert w.receive() == Delta(2, "t0 ", 1)
+
+
+def test_what_comes_after_a_run_has_ended_is_dropped(tmp_path: Path) -> None:
+    with worker() as w:
+        w.load(tmp_path)
+        w.send(Generate(1, params("late:0.2")), Generate(2, params("hang:0.6 tokens:1")))
+        assert isinstance(w.receive(), Finished)
         assert w.receive() == Delta(2, "t0 ", 1)
 
 
@@ -180,6 +190,18 @@ def test_heartbeats_come_while_everything_else_is_busy(tmp_path: Path) -> None:
         assert max(gaps) < 0.8
 
 
+def test_messages_of_several_threads_never_mix(tmp_path: Path) -> None:
+    with worker() as w:
+        w.load(tmp_path, heartbeat_s=0.04)
+        w.send(Generate(1, params("text:20000000")), *[Count(n, [Span("n", False)]) for n in range(2, 102)])
+        received: list[FromWorker] = []
+        while not any(isinstance(message, Finished) for message in received) or len(received) < 102:
+            received.append(w.receive())
+        texts = [message.text for message in received if isinstance(message, Delta)]
+        assert texts == ["x" * 20_000_000]
+        assert sum(isinstance(message, Counted) for message in received) == 100
+
+
 def test_a_count_does_not_wait_for_the_run_nor_the_run_for_it(tmp_path: Path) -> None:
     with worker() as w:
         w.load(tmp_path)
@@ -208,6 +230,15 @@ def test_a_server_that_does_not_read_stops_only_the_text(tmp_path: Path) -> None
             pass
         assert isinstance(message, Finished)
         assert message.reason == "cancelled"
+
+
+def test_it_goes_on_reading_while_the_server_does_not(tmp_path: Path) -> None:
+    with worker() as w:
+        w.load(tmp_path, heartbeat_s=0.04)
+        w.send(Generate(1, params("text:20000000")))  # far more than the socket holds
+        time.sleep(0.2)  # heartbeats fall due meanwhile
+        w.sock.settimeout(20)
+        w.send(*[Cancel(99)] * 60_000)  # and these are more than it holds in the other direction
 
 
 def test_signals_meant_for_the_server_do_not_end_it(tmp_path: Path) -> None:

@@ -50,6 +50,18 @@ def test_a_certificate_set_for_uv_wins() -> None:
     assert found["SSL_CERT_FILE"] == "/uv.pem"
 
 
+def test_an_empty_variable_does_not_win_over_pips_settings() -> None:
+    empty = dict.fromkeys(("SSL_CERT_FILE", "ALL_PROXY", "UV_DEFAULT_INDEX", "UV_INSECURE_HOST"), "")
+    pip = {"PIP_CERT": "/pip.pem", "PIP_PROXY": "http://p.example", "PIP_INDEX_URL": "https://a.example"}
+    found, _ = uv_settings({**NO_FILES, **empty, **pip, "PIP_TRUSTED_HOST": "a.example"})
+    assert [found[name] for name in empty] == [
+        "/pip.pem",
+        "http://p.example",
+        "https://a.example",
+        "a.example",
+    ]
+
+
 @pytest.mark.parametrize(("value", "arguments"), [("1", ["--no-index"]), ("false", [])])
 def test_no_index_is_passed_on(value: str, arguments: list[str]) -> None:
     assert uv_settings({**NO_FILES, "PIP_NO_INDEX": value})[1] == arguments

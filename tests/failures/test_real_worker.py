@@ -127,6 +127,11 @@ def test_a_worker_talks_to_nobody_but_its_server(running: Running) -> None:
     assert running.worker.environ()["ORT_DISABLE_TELEMETRY"] == "1"
 
 
+def test_a_worker_s_numpy_has_one_thread(running: Running) -> None:
+    assert running.answers()
+    assert running.worker.environ()["OPENBLAS_NUM_THREADS"] == "1"
+
+
 def leave_in_decode(running: Running) -> None:
     stream = running.begin()
     assert isinstance(stream, openai.Stream)

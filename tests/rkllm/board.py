@@ -18,7 +18,7 @@ import yaml
 from server.registry import Entry, load_registry
 from server.settings import Settings
 from tests.demo_model import MODEL, ROOT, demo_models_dir
-from tests.serving import running_server
+from tests.serving import PATIENCE, running_server
 from tests.standin.rkllm.build import build
 from tests.standin.rkllm.model_file import calls, write_model
 
@@ -30,7 +30,9 @@ class Server:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=60)
+        self.client = openai.OpenAI(
+            base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=60 * PATIENCE
+        )
 
     def ask(self, model: str, text: str = "Hi", **options: Any) -> openai.types.chat.ChatCompletion:
         """Return the answer to one question."""
@@ -61,6 +63,7 @@ class Board:
         for path in (self.models, self.runtimes, self.npu, self.sysroot / "proc", self.sysroot / "run/lock"):
             path.mkdir(parents=True)
         (self.sysroot / "proc/meminfo").write_text(f"MemAvailable: {MEMORY_KB} kB\n", encoding="ascii")
+        self.python_path = [ROOT]
         self._entries: dict[str, dict[str, Any]] = {}
 
     def add_runtime(self, version: str = "1.3.1") -> Path:
@@ -79,7 +82,7 @@ class Board:
         return entry
 
     def add(self, model: str, entry: dict[str, Any] | None = None, **script: Any) -> str:
-        """Add an entry of a small model, these keys changed, and its model file; return its id."""
+        """Add an entry of a small model, these keys changed (None: left out), and its file; return its id."""
         self._entries[model] = {
             "backend": "rkllm",
             "file": "m.rkllm",
@@ -90,6 +93,9 @@ class Board:
             "memory_mb": 100,
             "license": {"id": "Apache-2.0"},
         } | (entry or {})
+        self._entries[model] = {
+            key: value for key, value in self._entries[model].items() if value is not None
+        }
         write_model(self.models / model / "m.rkllm", **script)
         return model
 
@@ -97,11 +103,10 @@ class Board:
         """Return what has reached the library so far."""
         return calls(self.log, *names)
 
-    @contextmanager
-    def serve(self, **settings: Any) -> Iterator[Server]:
-        """Run `rkserve serve` until the block ends."""
+    def environment(self, **settings: Any) -> dict[str, str]:
+        """Return the variables by which a command finds this board, and those of these settings."""
         environment = {
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": ":".join(map(str, self.python_path)),
             "RKLLM_STANDIN_LOG": str(self.log),
             "RKLLM_STANDIN_BOARD": str(self.npu),
             "RKSERVE_RUNTIME_DIRS": str(self.runtimes),
@@ -112,6 +117,12 @@ class Board:
             path = self.directory / "models.yaml"
             path.write_text(yaml.safe_dump({"version": 1, "models": self._entries}))
             environment["RKSERVE_MODELS_FILE"] = str(path)
+        return environment
+
+    @contextmanager
+    def serve(self, **settings: Any) -> Iterator[Server]:
+        """Run `rkserve serve` until the block ends."""
+        environment = self.environment(**settings)
         command = [sys.executable, "-P", "-m", "server.cli", "serve"]
         with running_server(
             command, models_dir=self.models, cwd=self.directory, environment=environment

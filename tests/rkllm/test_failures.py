@@ -10,13 +10,14 @@ import openai
 import pytest
 
 from tests.rkllm.board import Board, Server
+from tests.serving import PATIENCE
 
 # Long enough for a machine that is busy with other things, and short enough to be waited for.
-LOAD_TIMEOUT_S = 5.0
-HEARTBEAT_S = 3.0
-STALL_S = 2.5
-ABORT_GRACE_S = 1.0
-PATIENCE_S = 15.0
+LOAD_TIMEOUT_S = 5.0 * PATIENCE
+HEARTBEAT_S = 3.0 * PATIENCE
+STALL_S = 2.5 * PATIENCE
+ABORT_GRACE_S = 1.0 * PATIENCE
+PATIENCE_S = 15.0 * PATIENCE
 LONG = [{"events": [" word"], "repeat": 400}]
 
 # id, script, status, code, part of the message
@@ -175,7 +176,7 @@ def test_a_client_that_leaves(server: Server, model: str) -> None:
 
 def test_a_client_that_leaves_a_prefill_that_hangs(server: Server) -> None:
     with pytest.raises(openai.APITimeoutError):
-        server.client.with_options(timeout=2.0).chat.completions.create(
+        server.client.with_options(timeout=2.0 * PATIENCE).chat.completions.create(
             model="hang-prefill", messages=[{"role": "user", "content": "FAIL"}]
         )
     assert server.says("well") == "OK."
@@ -185,7 +186,7 @@ def test_a_client_that_leaves_a_prefill_that_hangs(server: Server) -> None:
 @pytest.mark.slow  # a prefill may be silent for 60 s and more
 def test_a_prefill_that_hangs(server: Server) -> None:
     with pytest.raises(openai.InternalServerError) as caught:
-        server.client.with_options(timeout=200).chat.completions.create(
+        server.client.with_options(timeout=200 * PATIENCE).chat.completions.create(
             model="hang-prefill", messages=[{"role": "user", "content": "FAIL"}]
         )
     assert (caught.value.status_code, caught.value.code) == (500, "backend_timeout")

@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from tests.rkllm.board import Board, add_tokenizer
+from tests.scripted_server import command
 from tests.serving import running_server
 from tests.tiny import tiny_folder
 
@@ -92,10 +93,8 @@ def real_server(directory: Path) -> Iterator[Endpoint]:
         "RKSERVE_MAX_BODY_MB": str(MAX_BODY_MB),
         "RKSERVE_PRELOAD": MODEL,
     }
-    command = [sys.executable, "-P", "-m", "server.cli", "serve"]
-    with running_server(
-        command, models_dir=models, cwd=directory, environment=environment, ready=True
-    ) as url:
+    serve = [sys.executable, "-P", "-m", "server.cli", "serve"]
+    with running_server(serve, models_dir=models, cwd=directory, environment=environment, ready=True) as url:
         yield Endpoint(url, KEY)
 
 
@@ -114,8 +113,11 @@ def scripted_server(directory: Path, *, queue_size: int = QUEUE_SIZE) -> Iterato
         "RKSERVE_STREAM_PING_S": "5",
         "RKSERVE_PRELOAD": MODEL,
     }
-    command = [sys.executable, "-P", "-m", "tests.sdk.scripted_server"]
     with running_server(
-        command, models_dir=models, cwd=directory, environment=environment, ready=True
+        command("tests.sdk.scripted_worker"),
+        models_dir=models,
+        cwd=directory,
+        environment=environment,
+        ready=True,
     ) as url:
         yield Endpoint(url, "unused")

@@ -37,7 +37,7 @@ def result(real: Endpoint, scripted: Endpoint, embedding: Endpoint) -> Result:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("Node is not installed here (Debian: apt-get install nodejs npm)")
-    _install(npm)
+    install(npm)
     argument = {
         "real": {"base_url": real.base_url, "key": real.key},
         "scripted": {"base_url": scripted.base_url, "key": scripted.key},
@@ -64,7 +64,7 @@ def result(real: Endpoint, scripted: Endpoint, embedding: Endpoint) -> Result:
     return value
 
 
-def _install(npm: str) -> None:
+def install(npm: str) -> None:
     """Install what package-lock.json names, unless that is there already."""
     lock, installed = NODE / "package-lock.json", NODE / "node_modules" / ".package-lock.json"
     if installed.exists() and installed.stat().st_mtime >= lock.stat().st_mtime:

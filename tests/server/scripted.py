@@ -13,11 +13,12 @@ import uvicorn
 
 from backends.base import FinishReason, ModelInfo, Span, TokenLogprob, Usage
 from backends.protocol import Delta, Finished, Loading, Prefill
+from server.addresses import url_of
 from server.app import create_app
 from server.errors import ApiError
 from server.registry import Entry, Registry
 from server.scheduling import Dispatcher, Job, ModelStatus, Queued, Run
-from server.serving import GracefulServer, listen, server_config, url_of
+from server.serving import GracefulServer, listen, server_config
 from server.settings import Settings
 
 Script = Callable[[Run], Awaitable[None]]
@@ -87,7 +88,7 @@ class ScriptedDispatcher(Dispatcher):
         """Forget what happened and what a test has set."""
         self.script: Script = says("Hello", " world")
         self.refusal: ApiError | None = None
-        self.is_ready = True
+        self.not_ready: dict[str, str | None] = {}
         self.tokens: int | None = None
         self.statuses: list[ModelStatus] = []
         self.counted: list[list[Span]] = []
@@ -115,12 +116,11 @@ class ScriptedDispatcher(Dispatcher):
         self.counted.append(list(prompt))
         return self.tokens
 
-    @property
-    def ready(self) -> bool:
-        return self.is_ready
+    def unready(self) -> dict[str, str | None]:
+        return self.not_ready
 
-    def status(self) -> list[ModelStatus]:
-        return self.statuses
+    def status_of(self, entry: Entry) -> ModelStatus:
+        return next((status for status in self.statuses if status.id == entry.id), ModelStatus(id=entry.id))
 
     async def run_left(self) -> None:
         """Wait until somebody has left a run."""
@@ -134,20 +134,12 @@ class ScriptedDispatcher(Dispatcher):
         self.left.release()
 
 
-def loaded(model: str, **changes: Any) -> ModelStatus:
+def loaded(model: str, warnings: Sequence[str] = (), **changes: Any) -> ModelStatus:
     """Return the status of a model that is loaded."""
-    info = ModelInfo(runtime=RUNTIME, context_length=512, vocab_size=100, memory_mb=100)
-    known: dict[str, Any] = {
-        "id": model,
-        "pinned": False,
-        "loaded": True,
-        "loading": False,
-        "running": False,
-        "waiting": 0,
-        "info": info,
-        "warnings": (),
-        "error": None,
-    }
+    info = ModelInfo(
+        runtime=RUNTIME, context_length=512, vocab_size=100, memory_mb=100, warnings=list(warnings)
+    )
+    known: dict[str, Any] = {"id": model, "info": info}
     return ModelStatus(**(known | changes))
 
 
@@ -239,9 +231,9 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(directory: Path, **settings: Any) -> AsyncIterator[Served]:
-    """Run a server on a free port in this event loop until the block ends."""
-    models = (TINY, BOARD, THINKER, OPENED, HALF, ABSENT, EMBEDDER, HELD, HELD_THINKER)
+async def serving(directory: Path, *, more: Sequence[Entry] = (), **settings: Any) -> AsyncIterator[Served]:
+    """Run a server on a free port in this event loop until the block ends; it has `more` models as well."""
+    models = (TINY, BOARD, THINKER, OPENED, HALF, ABSENT, EMBEDDER, HELD, HELD_THINKER, *more)
     models_dir = directory / "models"
     for model in models:
         if model is not ABSENT:

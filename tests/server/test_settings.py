@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from server.settings import Settings, SettingsError, load_settings
+from server.settings import FlagError, Settings, SettingsError, load_settings
 
 DEFAULTS = {
     "host": "127.0.0.1",
@@ -16,7 +16,6 @@ DEFAULTS = {
     "models_file": None,
     "preload": (),
     "default_model": None,
-    "api_keys_file": None,
     "open_lan": False,
     "metrics_open": False,
     "cors_origins": (),
@@ -64,6 +63,7 @@ def problems(flags: dict[str, object] | None = None, env_file: Path | None = Non
 def test_the_defaults_are_those_of_the_documentation(tmp_path: Path) -> None:
     settings = load()
     found = settings.model_dump()
+    assert found.pop("api_keys_file") == tmp_path / "config" / "rkserve" / "keys"
     assert found.pop("models_dir") == tmp_path / "data" / "rkserve" / "models"
     assert found.pop("runtime_dirs")[0] == tmp_path / "data" / "rkserve" / "runtimes"
     assert found == DEFAULTS
@@ -130,8 +130,16 @@ def test_good_values(
         ("REPEAT_GUARD", "x", "must be on or off"),
         ("LOG_FORMAT", "xml", "must be 'text' or 'json'"),
         ("LOG_LEVEL", "loud", "must be 'debug', 'info', 'warning' or 'error'"),
-        ("PRELOAD", "a,../b", "must be model ids: letters, digits, '.', '_', ':' and '-'"),
-        ("DEFAULT_MODEL", "a b", "must be model ids: letters, digits, '.', '_', ':' and '-'"),
+        (
+            "PRELOAD",
+            "a,../b",
+            "must be ids or aliases of models: letters, digits, '.', '_', ':', '/' and '-'",
+        ),
+        (
+            "DEFAULT_MODEL",
+            "a b",
+            "must be ids or aliases of models: letters, digits, '.', '_', ':', '/' and '-'",
+        ),
         (
             "CORS_ORIGINS",
             "http://a/x",
@@ -191,6 +199,35 @@ def test_several_problems_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     }
 
 
+def test_a_wrong_flag_is_wrong_usage_whatever_its_value_looks_like(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FlagError):
+        load(port="x")
+    monkeypatch.setenv("RKSERVE_LOG_LEVEL", "--loud")
+    with pytest.raises(SettingsError) as caught:
+        load(port="1")
+    assert not isinstance(caught.value, FlagError)
+
+
+def test_a_setting_says_how_it_was_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "rkserve.env"
+    file.write_text("\nRKSERVE_HOST=::1\n")
+    monkeypatch.setenv("RKSERVE_PRELOAD", "a")
+    settings = load(file, port="3", repeat_guard=False)
+    assert [settings.origin(name) for name in ("host", "port", "preload", "repeat_guard", "queue_size")] == [
+        f"{file}:2: RKSERVE_HOST=::1",
+        "--port 3",
+        "RKSERVE_PRELOAD=a",
+        "--no-repeat-guard",
+        "RKSERVE_QUEUE_SIZE=64",
+    ]
+    assert settings.model_copy(update={"port": 4}).origin("port") == "--port 3"
+
+
+def test_a_clients_key_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RKSERVE_API_KEY", "rk-x")
+    assert not load().keys_wanted
+
+
 def test_flags_win_over_the_environment_and_that_over_the_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -220,10 +257,9 @@ def test_a_file_that_is_not_there_or_not_for_this_user_counts_as_empty(tmp_path:
 def test_models_yaml_and_keys_of_the_user_are_found(nothing_set: Path, tmp_path: Path) -> None:
     nothing_set.mkdir(parents=True)
     (nothing_set / "models.yaml").write_text("version: 1\n")
-    (nothing_set / "keys").write_text("")
     settings = load()
     assert settings.models_file == nothing_set / "models.yaml"
-    assert settings.api_keys_file == nothing_set / "keys"
+    assert (settings.api_keys_file, settings.keys_wanted) == (nothing_set / "keys", False)
     other = tmp_path / "other.yaml"
     other.touch()
     assert load(models_file=str(other)).models_file == other

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.serving import PATIENCE
 from tests.standin.conftest import Load
 from tests.standin.rkllm.build import NoCompiler, build, build_selftest
 from tests.standin.rkllm.model_file import calls, write_model
@@ -45,7 +46,7 @@ def child(library: Path, tmp_path: Path) -> Child:
             text=True,
             cwd=ROOT,
             env={**os.environ, **(env or {})},
-            timeout=60,
+            timeout=60 * PATIENCE,
         )
 
     return run
@@ -332,7 +333,9 @@ def test_the_1_2_layout_is_hurt_by_ours(child: Child) -> None:
 
 
 def test_from_c_under_the_sanitizers(tmp_path: Path) -> None:
-    done = subprocess.run([build_selftest(), tmp_path], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [build_selftest(), tmp_path], capture_output=True, text=True, timeout=120 * PATIENCE
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "ok"
 

@@ -15,7 +15,7 @@ from server.generation.answer import collect
 from server.http.body import read_body
 from server.http.clients import while_connected
 from server.http.sse import EventStream
-from server.http.validation import parse
+from server.http.validation import parse_aside
 
 router = APIRouter()
 
@@ -27,7 +27,9 @@ async def chat_completions(request: Request) -> Response:
     The content type is not looked at, as llama.cpp's server does it: the body is JSON or it is refused.
     """
     state = state_of(request)
-    chat = parse(ChatRequest, await read_body(request, state.max_body_bytes))
+    body = await read_body(request, state.max_body_bytes)
+    chat = await parse_aside(ChatRequest, body, state.parsing)
+    del body
     asked = translate(chat, request.scope["rkserve.client"])
     generation = await state.generations.prepare(asked)
     head = new_head(chat.model or generation.entry.id)
@@ -40,5 +42,5 @@ async def chat_completions(request: Request) -> Response:
             stream.events(), state=stream.state, ping_s=state.settings.stream_ping_s, headers=headers
         )
     answers, counts = await while_connected(request.receive, collect(generation))
-    body = completion_body(head, generation.fingerprint(), answers, counts, logprobs=logprobs)
-    return Response(body, media_type="application/json", headers=headers)
+    answer = completion_body(head, generation.fingerprint(), answers, counts, logprobs=logprobs)
+    return Response(answer, media_type="application/json", headers=headers)

@@ -10,7 +10,7 @@ from server.api.fields import (
     LIST,
     OBJECT,
     TEXT,
-    Bias,
+    Biases,
     Penalty,
     PositiveWhole,
     RepeatPenalty,
@@ -29,9 +29,17 @@ MOST_MESSAGES = 20_000
 MOST_PARTS = 1_000
 MOST_CALLS = 256
 MOST_TOOLS = 512
+MOST_MODALITIES = 16
 LONGEST_ARGUMENTS = 1_000_000
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+
+
+class ImageUrl(RequestSchema):
+    """An image, as a data URL or an address. detail is of no effect: the encoder has one size."""
+
+    url: str
+    detail: str | None = None
 
 
 class Part(RequestSchema):
@@ -40,6 +48,7 @@ class Part(RequestSchema):
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: ImageUrl | None = None
 
 
 Content = Annotated[
@@ -164,7 +173,7 @@ class ChatRequest(RequestSchema):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     seed: Seed | None = None
-    logit_bias: dict[str, Bias] | None = None
+    logit_bias: Biases | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
 
@@ -178,7 +187,7 @@ class ChatRequest(RequestSchema):
     parallel_tool_calls: bool | None = None
     functions: Annotated[list[FunctionTool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
     function_call: LegacyFunctionChoice | None = None
-    modalities: list[str] | None = None
+    modalities: Annotated[list[str], Field(max_length=MOST_MODALITIES, fail_fast=True)] | None = None
 
     response_format: ResponseFormat | None = None
     regex: Any = None

@@ -39,7 +39,8 @@ def translate(chat: ChatRequest, client: str) -> GenerationRequest:
     return GenerationRequest(
         model=chat.model,
         messages=messages,
-        client=f"{client}/{chat.user}" if chat.user else client,
+        client=client,
+        user=chat.user or "",
         n=chat.n or 1,
         sampling=_sampling(chat),
         max_tokens=chat.max_completion_tokens or chat.max_tokens,

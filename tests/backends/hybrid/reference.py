@@ -34,8 +34,8 @@ def reference_logits(
             for part in "qkv"
         )
         if qk_norms and layer.q_norm and layer.k_norm:
-            q = norm(q, qk_norms[layer.q_norm], meta.norm_eps)
-            k = norm(k, qk_norms[layer.k_norm], meta.norm_eps)
+            q = norm(q, qk_norms[layer.q_norm.file], meta.norm_eps)
+            k = norm(k, qk_norms[layer.k_norm.file], meta.norm_eps)
         if kind.rope:
             q, k = rotated(q, 0, kind.rope), rotated(k, 0, kind.rope)
         mixed = naive(q, k.transpose(1, 0, 2), v.transpose(1, 0, 2), kind.scale, kind.window, kind.softcap)

@@ -64,6 +64,11 @@ def test_tokens_without_text_still_show_that_the_run_goes_on() -> None:
     assert deltas == [("", 0, None), (held, len(held), None)]
 
 
+def test_text_is_sign_enough() -> None:
+    text = "x" * (3 * SILENT_TOKENS)
+    assert answer(tokens_of(text), logprobs=False) == ([("x", 1, None)] * len(text), False)
+
+
 def test_a_character_leaves_whole_with_all_its_tokens() -> None:
     assert answer(tokens_of("a界")) == ([("a", 1, "0"), ("界", 3, "123")], False)
 

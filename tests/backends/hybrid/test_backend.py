@@ -25,13 +25,14 @@ from backends.base import (
     TokenLogprob,
     Usage,
 )
-from backends.hybrid.backend import load
+from backends.hybrid.backend import HybridBackend, load
 from backends.hybrid.cache_pool import CachePool
 from backends.hybrid.forward import Forward
+from backends.hybrid.kv_cache import KVCache
 from backends.hybrid.meta import META_FILE
 from backends.tokenizer import PromptTokenizer
 from tests.backends.hybrid.reference import reference_logits
-from tests.tiny import EOS_TOKEN_ID, tiny_config, tiny_folder, tiny_llama_weights
+from tests.tiny import EOS_TOKEN_ID, WORDS, tiny_config, tiny_folder, tiny_llama_weights
 
 GREEDY = Sampling(temperature=0)
 
@@ -136,6 +137,54 @@ def test_a_second_run_reuses_the_prompt_and_says_the_same(model: Backend) -> Non
     second = answer(model, PROMPT)
     assert second[0] == first[0]
     assert second[2].cached_tokens == first[2].prompt_tokens - 1
+
+
+def test_a_prompt_of_another_owner_is_not_cached(model: Backend) -> None:
+    cached = [answer(model, PROMPT, owner=owner)[2].cached_tokens > 0 for owner in ("a", "b", "a", "b")]
+    assert cached == [False, False, True, True]
+
+
+def test_a_seed_says_the_same_once_the_prompt_is_cached(model: Backend) -> None:
+    for seed in range(12):
+        settings = Sampling(temperature=1.0, top_p=0.95, seed=seed)
+        prompt = PROMPT.replace("capital", "capital " * seed)
+        texts = [answer(model, prompt, sampling=settings, max_tokens=24)[0] for _ in range(3)]
+        assert texts[0] == texts[1] == texts[2]
+
+
+def test_penalties_count_every_token_of_the_answer(model: Backend) -> None:
+    def tokens(presence_penalty: float) -> list[bytes]:
+        sink = Recorder()
+        sampling = Sampling(temperature=0, presence_penalty=presence_penalty, logit_bias={EOS_TOKEN_ID: -1e6})
+        answer(model, PROMPT, sink, sampling=sampling, max_tokens=60, logprobs=0)
+        return [entry.data for entry in sink.logprobs]
+
+    assert len(tokens(1e5)) == len(set(tokens(1e5))) == 60
+    assert len(set(tokens(0))) < 60
+
+
+def test_a_growing_answer_makes_idle_caches_go_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only when it ends: meanwhile the machine would hold more than cache_mb."""
+    most = 0
+    append = KVCache.append
+
+    def watched(cache: KVCache, *arguments: Any) -> Any:
+        nonlocal most
+        result = append(cache, *arguments)
+        most = max(most, pool.idle_bytes + cache.size_bytes)
+        return result
+
+    model = open_model(folder, hybrid=HybridOptions(cache_mb=1))
+    assert isinstance(model, HybridBackend)
+    pool = model._pool
+    monkeypatch.setattr(KVCache, "append", watched)
+    for name in WORDS.split()[:12]:
+        answer(model, f"{name} hello world " * 100, max_tokens=1)
+    assert most > 900_000
+    sampling = Sampling(temperature=0, logit_bias={EOS_TOKEN_ID: -1e6})
+    _, reason, _ = answer(model, "short", sampling=sampling, max_tokens=300)
+    assert reason == "length"
+    assert most <= 1024 * 1024
 
 
 def test_a_second_turn_prefills_only_what_is_new(model: Backend, folder: Path) -> None:

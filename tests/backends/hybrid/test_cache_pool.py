@@ -122,6 +122,28 @@ def test_without_room_for_a_copy_the_tail_is_cut_off() -> None:
     assert pool.idle_bytes == 2 * BLOCK_BYTES
 
 
+def test_a_copy_is_made_where_its_blocks_fit_and_not_where_only_its_tokens_would() -> None:
+    tight = CachePool(lambda: KVCache(1, 1, 1), 3 * BLOCK_BYTES - 1)
+    run(tight, ids(range(60)))
+    assert run(tight, ids(range(30), range(700, 740))) == 30  # 70 tokens: 2 blocks beside the one
+    assert tight.idle_bytes == 2 * BLOCK_BYTES
+    assert run(tight, ids(range(60), 1)) == 30  # the tail was cut off
+    just = pool_of(3)
+    run(just, ids(range(60)))
+    assert run(just, ids(range(30), range(700, 700 + 2 * BLOCK - 30))) == 30  # 2 blocks, full
+    assert just.idle_bytes == 3 * BLOCK_BYTES
+    assert run(just, ids(range(60), 1)) == 60
+
+
+def test_a_copy_of_a_large_cache_takes_room_for_its_own_prompt_only() -> None:
+    pool = pool_of(6)
+    run(pool, ids(range(5000, 5060)))
+    run(pool, ids(range(4 * BLOCK)))
+    assert run(pool, ids(range(30), range(700, 720))) == 30
+    assert pool.idle_bytes == 6 * BLOCK_BYTES  # nothing had to go
+    assert run(pool, ids(range(5000, 5060), 1)) == 60
+
+
 def test_the_least_recently_used_goes_first() -> None:
     pool = pool_of(3)
     a, b, c, d = (ids(range(start, start + 60)) for start in (1000, 2000, 3000, 4000))
@@ -141,6 +163,26 @@ def test_the_cache_to_be_copied_is_not_evicted_for_the_copy() -> None:
     run(pool, ids(range(60)))
     assert run(pool, ids(range(30), range(700, 760))) == 30
     assert run(pool, ids(range(60), 1)) == 60
+
+
+def test_nor_if_it_was_used_longest_ago() -> None:
+    pool = pool_of(3)
+    run(pool, ids(range(60)))
+    run(pool, ids(range(5000, 5060)))
+    assert run(pool, ids(range(30), range(700, 760))) == 30
+    assert run(pool, ids(range(60), 1)) == 60
+
+
+def test_of_equal_prefixes_the_shortest_tail_goes() -> None:
+    pool = pool_of(100)
+    shared = range(50)
+    long, short = (ids(shared, range(start, start + size)) for start, size in ((700, 20), (800, CHEAP_TAIL)))
+    run(pool, long)
+    run(pool, short)
+    before = pool.idle_bytes
+    assert run(pool, ids(shared, 1)) == 50
+    assert pool.idle_bytes == before  # its tail was cut off, and nothing copied
+    assert run(pool, ids(long, 1)) == 70
 
 
 def test_a_cache_larger_than_the_budget_can_be_used_but_is_not_kept() -> None:

@@ -151,6 +151,10 @@ def swap_outputs(meta: dict[str, Any]) -> None:
     outputs[1]["role"], outputs[1]["layer"] = "k", 2
 
 
+def absent(name: str) -> dict[str, str | int]:
+    return {"file": name, "sha256": "0" * 64, "size_bytes": 160}
+
+
 @pytest.mark.parametrize(
     ("edit", "problems"),
     [
@@ -164,12 +168,12 @@ def swap_outputs(meta: dict[str, Any]) -> None:
         (
             lambda m: m.update(vocab_size=0),
             [
-                "vocab_size is 0, but must be at least 1",
+                "vocab_size is 0, but must be from 1 to 2147483647",
                 "eos_token_ids holds 2",
                 "segments[3].outputs: logits has",
             ],
         ),
-        (lambda m: m.update(norm_eps=0), ["norm_eps is 0.0, but must be above 0"]),
+        (lambda m: m.update(norm_eps=0), ["norm_eps is 0.0, but must be from 1e-12 to 1"]),
         (lambda m: m.update(lengths=[8, 1]), ["lengths is [8, 1], but must rise from 1"]),
         (lambda m: m.update(eos_token_ids=[5000]), ["eos_token_ids holds 5000"]),
         (lambda m: m["layers"][1].update(type="sliding"), ["layers[1].type is 'sliding'"]),
@@ -190,7 +194,14 @@ def swap_outputs(meta: dict[str, Any]) -> None:
         ),
         (lambda m: m["layers"].pop(), ["there are 4 segments, but 2 attention layers need one more"]),
         (lambda m: m["segments"].pop(), ["there are 3 segments, but 3 attention layers need one more"]),
-        (swap_outputs, ["segments[1].outputs lacks q of layer 1", "segments[1].outputs: q has shape"]),
+        (
+            swap_outputs,
+            [
+                "segments[1].outputs lacks q of layer 1",
+                "segments[1].outputs has k more than once",
+                "segments[1].outputs: q has shape",
+            ],
+        ),
         (
             lambda m: m["segments"].insert(1, m["segments"].pop(2)),
             [
@@ -203,7 +214,7 @@ def swap_outputs(meta: dict[str, Any]) -> None:
         (lambda m: m["segments"][3]["inputs"].pop(1), ["segments[3].inputs lacks attn of layer 2"]),
         (
             lambda m: m["segments"][2]["outputs"].append(m["segments"][2]["outputs"][0]),
-            ["segments[2].outputs has hidden more than once"],
+            ["segments[2].outputs has hidden more than once", "segments[2] has two tensors of the name"],
         ),
         (
             lambda m: m["segments"][1]["outputs"][2].update(shape=["T", 17]),
@@ -214,7 +225,7 @@ def swap_outputs(meta: dict[str, Any]) -> None:
             lambda m: m["segments"][2]["builds"][0].update(data_size_bytes=None),
             ["segments[2].builds[0] has some of data_file, data_sha256, data_size_bytes and not all"],
         ),
-        (lambda m: m["layers"][1].update(q_norm="q.npy", k_norm="k.npy"), ["q.npy", "k.npy"]),
+        (lambda m: m["layers"][1].update(q_norm=absent("q.npy"), k_norm=absent("k.npy")), ["q.npy", "k.npy"]),
     ],
 )
 def test_what_does_not_fit_together(
@@ -327,6 +338,34 @@ def test_a_graph_that_is_not_the_described_one(folder: Path) -> None:
 
     change(folder, other)
     assert "is not the graph" in load()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"PK\x03\x04" + bytes(60),
+        *(
+            b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(100)
+            for text in (
+                b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 48), }",
+                b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 48), }",
+                b"{'descr': '<04', 'fortran_order': False, 'shape': (428, 48), }",
+                b"{'descr': '<f4', 'fortran_order': False, 'shape': ((((",
+                b"{[]: 1}",
+                b"{'descr': 'O', 'fortran_order': False, 'shape': (1,), }",
+            )
+        ),
+    ],
+)
+def test_a_damaged_header_of_a_table_is_damage(folder: Path, header: bytes) -> None:
+    from backends.hybrid.weights import open_embedding
+
+    read = read_folder(folder)
+    (folder / "embedding.npy").write_bytes(header)
+    with pytest.raises(BackendError, match=r"embedding\.npy") as caught:
+        open_embedding(read)
+    assert caught.value.code == "model_corrupt"
 
 
 def test_an_embedding_of_another_shape(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,11 @@ def test_an_untied_head_and_other_shapes(tmp_path: Path) -> None:
     np.testing.assert_allclose(logits, reference_logits(folder.meta, weights, TOKENS[:20])[-1], atol=2e-4)
 
 
+def described(path: Path) -> dict[str, str | int]:
+    data = path.read_bytes()
+    return {"file": path.name, "sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
+
+
 def test_fields_that_a_llama_does_not_use(tmp_path: Path) -> None:
     """Windows by layer type, no rotation, interleaved pairs, scales, caps and q/k norms, all at once."""
     path = tiny_folder(tmp_path)
@@ -96,7 +102,7 @@ def test_fields_that_a_llama_does_not_use(tmp_path: Path) -> None:
         "sliding": full | {"window": 5, "rope": full["rope"] | {"style": "interleaved", "theta": 300.0}},
         "full": full | {"rope": None, "softcap": 1.5, "scale": 0.7},
     }
-    normed = {"type": "sliding", "q_norm": "q.npy", "k_norm": "k.npy"}
+    normed = {"type": "sliding"} | {f"{part}_norm": described(path / f"{part}.npy") for part in "qk"}
     meta["layers"] = [{"type": "sliding"}, {"type": "full"}, normed]
     meta["embedding"]["scale"] = 1.7
     meta |= {"logits_scale": 0.5, "logits_softcap": 3.0}
@@ -176,15 +182,15 @@ def test_a_run_that_fails_leaves_the_cache_as_it_was(
 def test_the_output_layer_runs_once_for_a_prompt(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from backends.hybrid.ort import OrtCall
 
-    ran: list[tuple[str, int]] = []
+    ran: list[tuple[int, int]] = []  # the size of the last output, and the length
     original = OrtCall.run
 
     def count(self: OrtCall) -> None:
-        ran.append((self._segment.outputs[-1].role, len(self.inputs[0])))
+        ran.append((self.outputs[-1].shape[-1], len(self.inputs[0])))
         original(self)
 
-    _, forward = open_folder(path)
+    folder, forward = open_folder(path)
     monkeypatch.setattr(OrtCall, "run", count)
     run(forward, [32, 32])
-    assert [length for role, length in ran if role == "logits"] == [1]
-    assert ran.count(("v", 32)) == 2 * 3
+    assert [length for size, length in ran if size == folder.meta.vocab_size] == [1]
+    assert ran.count((folder.meta.num_kv_heads * folder.meta.head_dim, 32)) == 2 * 3

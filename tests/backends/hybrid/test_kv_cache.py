@@ -91,3 +91,29 @@ def test_a_fork_is_independent() -> None:
     put(cache, [5])
     assert_holds(fork, [1, 2, 7])
     assert_holds(cache, [1, 5])
+
+
+def filled(length: int) -> KVCache:
+    cache = KVCache(1, 1, 2)
+    cache.reserve(length)
+    rows = np.arange(2 * length, dtype=np.float32).reshape(length, 1, 2)
+    cache.append(0, rows, rows)
+    cache.commit(np.arange(length, dtype=np.int32))
+    return cache
+
+
+def test_room_is_taken_when_it_is_needed_and_a_quarter_more_of_what_there_was() -> None:
+    cache = filled(16 * BLOCK)
+    assert cache.capacity == 16 * BLOCK  # exactly full
+    one = np.zeros((1, 1, 2), np.float32)
+    cache.append(0, one, one)
+    assert cache.capacity == 20 * BLOCK
+    assert filled(BLOCK).next_capacity == 2 * BLOCK
+
+
+def test_a_fork_has_the_room_it_is_given_and_no_tokens_that_are_not_there() -> None:
+    cache = filled(10)
+    fork = cache.fork(5, room=BLOCK + 1)
+    assert (fork.length, fork.capacity) == (5, 2 * BLOCK)
+    assert fork.size_bytes == cache.fork_bytes(BLOCK + 1)
+    assert cache.fork(99).length == 10

@@ -39,7 +39,7 @@ def rotated(x: np.ndarray, position: int, rope: Rope) -> np.ndarray:
 
 @pytest.mark.parametrize("style", ["half", "interleaved"])
 @pytest.mark.parametrize("rotary_dim", [8, 6, 2])
-@pytest.mark.parametrize(("tokens", "position"), [(1, 0), (1, 700), (5, 0), (7, 508), (3, 5000)])
+@pytest.mark.parametrize(("tokens", "position"), [(1, 0), (1, 700), (5, 0), (7, 508), (1, 512), (3, 5000)])
 def test_rotation(style: str, rotary_dim: int, tokens: int, position: int) -> None:
     rope = Rope(theta=10_000.0, rotary_dim=rotary_dim, style=style)  # type: ignore[arg-type]  # a parameter
     x = np.random.default_rng(tokens).standard_normal((tokens, 3, 8)).astype(np.float32)

@@ -57,9 +57,67 @@ def test_the_nucleus_of_a_flat_distribution_is_found_beyond_the_first_candidates
     logits = np.zeros(5000, np.float32)
     logits[1234] = 1e-3
     ids, _ = distribution(logits, Sampling(top_p=0.5))
-    assert ids[0] == 1234
+    assert 1234 in ids
+    assert (np.diff(ids) > 0).all()
     assert 2498 <= len(ids) <= 2501
     assert len(ids) > sampling._FIRST_CANDIDATES
+
+
+def test_a_nucleus_that_is_reached_exactly_ends_there() -> None:
+    assert distribution(np.zeros(4, np.float32), Sampling(top_p=0.5))[0].tolist() == [0, 1]
+    assert distribution(np.zeros(8, np.float32), Sampling(top_k=4, top_p=0.5))[0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Sampling(),
+        Sampling(top_k=3),
+        Sampling(top_p=0.999),
+        Sampling(min_p=0.001),
+        Sampling(top_k=3, top_p=0.999, min_p=0.001),
+    ],
+)
+def test_noise_that_swaps_equally_likely_tokens_does_not_change_what_a_seed_draws(settings: Sampling) -> None:
+    """Logits differ by 2e-5 when part of the prompt comes from a cache. Tokens 1 and 3 are equally likely."""
+    logits = np.array([-30.0, 2.0, 0.0, 2.0, -30.0], np.float32)
+    noise = np.array([0.0, 1e-5, 0.0, -1e-5, 0.0], np.float32)
+    drawn = [
+        [choose(logits + sign * noise, settings, NOTHING, generator(seed)) for seed in range(200)]
+        for sign in (1, -1)
+    ]
+    assert drawn[0] == drawn[1]
+    assert {1, 2, 3} == set(drawn[0])
+
+
+class Fixed(np.random.Generator):
+    """Draws one number again and again."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__(np.random.PCG64(0))
+        self._number = number
+
+    def random(self) -> float:  # type: ignore[override]  # only the form without arguments is used
+        return self._number
+
+
+def test_a_token_of_no_probability_is_never_drawn_and_borders_belong_to_the_next() -> None:
+    logits = np.array([-np.inf, 0.0, -np.inf, 0.0], np.float32)
+    drawn = [choose(logits, Sampling(), NOTHING, Fixed(number)) for number in (0.0, 0.25, 0.5, 0.75)]
+    assert drawn == [1, 1, 3, 3]
+
+
+def test_of_many_equals_the_lower_ids_come_first() -> None:
+    flat = np.zeros(1000, np.float32)
+    assert distribution(flat, Sampling(top_p=0.3))[0].tolist() == list(range(300))
+    assert distribution(flat, Sampling(top_k=100, top_p=0.3))[0].tolist() == list(range(30))
+    assert [token_id for token_id, _ in top_logprobs(flat, 0, 20)[1]] == list(range(20))
+
+
+def test_the_best_come_best_first_and_among_equals_by_id() -> None:
+    logits = (np.arange(1000) * 7919 % 9).astype(np.float32)
+    expected = sorted(range(1000), key=lambda token_id: (-logits[token_id], token_id))
+    assert [token_id for token_id, _ in top_logprobs(logits, 0, 300)[1]] == expected[:300]
 
 
 def test_large_logits_do_not_overflow() -> None:
@@ -124,12 +182,7 @@ def test_without_a_seed_choices_differ() -> None:
 
 
 def test_a_draw_at_the_very_end_still_finds_a_token() -> None:
-    class Ending(np.random.Generator):
-        def random(self) -> float:  # type: ignore[override]  # only the form without arguments is used
-            return math.nextafter(1.0, 0.0)
-
-    chosen = choose(HALVES, Sampling(), NOTHING, Ending(np.random.PCG64(0)))
-    assert chosen == 4
+    assert choose(HALVES, Sampling(), NOTHING, Fixed(math.nextafter(1.0, 0.0))) == 4
 
 
 def test_logprobs_are_of_the_raw_logits() -> None:

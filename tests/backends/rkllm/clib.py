@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.serving import PATIENCE
+
 PARAM = """
 #include <stdint.h>
 #include <stdbool.h>
@@ -45,7 +47,7 @@ def compile_library(path: Path, source: str, *flags: str) -> Path:
     """Compile C source into a shared library at `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     command = [compiler(), "-shared", "-fPIC", "-O1", "-x", "c", "-", "-x", "none", "-o", str(path), *flags]
-    subprocess.run(command, input=source.encode(), check=True, timeout=60)
+    subprocess.run(command, input=source.encode(), check=True, timeout=60 * PATIENCE)
     return path
 
 
@@ -71,7 +73,7 @@ enum { PRINT = 100, WAIT_FOR_ABORT, RETURN, NULL_RESULT, WAIT_FOR_ABORT_CALL };
 Param init_param; char init_path[4096]; Infer infer; Sampling sampling; Input input; int32_t ids[4096];
 char prompt[65536], chat_template[64]; int init_status, null_handle, template_status, kv_size = -1;
 volatile int aborts;
-int inits, runs, destroys, deaf_aborts; char init_log[4096]; Perf perf; Step steps[4096]; int n_steps;
+int inits, runs, destroys, clears, deaf_aborts; char init_log[4096]; Perf perf; Step steps[4096]; int n_steps;
 static OnResult on_result; static volatile int aborted; static int token;
 
 int rkllm_init(void **h, Param *p, Callback *c) {
@@ -82,6 +84,7 @@ int rkllm_destroy(void *h) { destroys++; return 0; }
 int rkllm_abort(void *h) { aborted = aborts >= deaf_aborts; aborts++; return 0; }
 int rkllm_set_chat_template(void *h, const char *a, const char *b, const char *c) {
   snprintf(chat_template, sizeof chat_template, "[%s][%s][%s]", a, b, c); return template_status; }
+int rkllm_clear_kv_cache(void *h, int keep, int *a, int *b) { clears++; return keep || a || b ? -1 : 0; }
 int rkllm_get_kv_cache_size(void *h, int *n) { if (kv_size < 0) return -1; *n = kv_size; return 0; }
 int rkllm_run(void *h, Input *i, Infer *p, void *userdata) {
   runs++; aborted = 0; input = *i; infer = *p; sampling = *p->sampling;

@@ -17,6 +17,7 @@ from backends.base import (
     Cancellation,
     EngineLost,
     GenerateParams,
+    Image,
     ModelSpec,
     Sampling,
     Span,
@@ -481,8 +482,10 @@ def test_an_end_nobody_explains_costs_the_process(
         (GenerateParams(prompt=CHAT, sampling=Sampling(min_p=0.1)), "min_p"),
         (GenerateParams(prompt=CHAT, sampling=Sampling(logit_bias={1: 2.0})), "logit_bias"),
         (GenerateParams(prompt=CHAT, sampling=Sampling(), logprobs=0), "logprobs"),
-        (GenerateParams(prompt=CHAT, sampling=Sampling(), images=[b"x"]), "messages"),
-        (GenerateParams(prompt=CHAT, sampling=Sampling(), adapter="x"), "model"),
+        (
+            GenerateParams(prompt=CHAT, sampling=Sampling(), images=[Image(b"x", "messages.0.content.0")]),
+            "messages",
+        ),
     ],
 )
 def test_what_the_library_cannot_do_is_refused(
@@ -491,3 +494,69 @@ def test_what_the_library_cannot_do_is_refused(
     with pytest.raises(BackendError) as caught:
         start(spec).generate(params, ListSink(), Cancellation())
     assert (caught.value.code, caught.value.param) == ("unsupported_parameter", param)
+
+
+# what the entry says of the closed library
+
+
+def test_prompts_as_text_are_counted_by_the_tokenizer(
+    scripted: Scripted, spec: ModelSpec, start: Start
+) -> None:
+    backend = start(options(spec, input="text"))
+    scripted.answer(*ABC, perf=(5, 3))
+    _, _, usage = ask(backend)
+    text = scripted.text("prompt")
+    assert text == "<|im_start|>user\nhello <\u200d|im_end|><|im_end|>\n<|im_start|>assistant\n"
+    tokens = len(Tokenizer.from_str(tiny_tokenizer()).encode(text, add_special_tokens=False).ids)
+    assert (usage.prompt_tokens, usage.cached_tokens) == (tokens, tokens - 5)
+    assert backend.count_tokens(CHAT) == tokens
+    assert backend.info.vocab_size > 0
+
+
+@pytest.mark.parametrize("tokenizer", [True, False])
+def test_a_bos_that_the_library_adds_is_left_out_and_counted(
+    scripted: Scripted, spec: ModelSpec, start: Start, tokenizer: bool
+) -> None:
+    spec = options(spec, input="text", runtime_bos="<|im_start|>")
+    backend = start(spec if tokenizer else without_tokenizer(spec))
+    scripted.answer(*ABC, perf=(4, 3))
+    scripted.set("kv_size", 9 + 3)
+    _, _, usage = ask(backend, prompt=[Span("<|im_start|>", True), Span("hello", False)])
+    assert scripted.text("prompt") == "hello"
+    hello = len(Tokenizer.from_str(tiny_tokenizer()).encode("hello", add_special_tokens=False).ids)
+    assert usage.prompt_tokens == (hello + 1 if tokenizer else 9)
+
+
+@pytest.mark.parametrize(("cached", "prompt_tokens"), [(False, 20), (True, 19)])
+def test_the_last_token_of_a_cut_answer_may_be_in_the_kv_cache(
+    scripted: Scripted, spec: ModelSpec, start: Start, cached: bool, prompt_tokens: int
+) -> None:
+    backend = start(options(without_tokenizer(spec), last_token_cached=cached))
+    scripted.answer(*ABC, perf=(4, 3))
+    scripted.set("kv_size", 22)
+    _, reason, usage = ask(backend, max_tokens=3)
+    assert (reason, usage.prompt_tokens) == ("length", prompt_tokens)
+
+
+@pytest.mark.parametrize("key", [False, True])
+def test_the_kv_cache_is_emptied_after_an_abort_only_where_the_entry_says_so(
+    scripted: Scripted, spec: ModelSpec, start: Start, key: bool
+) -> None:
+    backend = start(options(spec, clear_after_abort=key))
+    scripted.script((NORMAL, 10, b"stop"), (WAIT_FOR_ABORT, 0, None), (FINISH, 0, None))
+    ask(backend, stop=["stop"])
+    assert scripted.get("clears") == int(key)
+    scripted.answer(*ABC)
+    ask(backend)
+    assert scripted.get("clears") == int(key)
+
+
+@pytest.mark.parametrize("reserve", [4, 100])
+def test_the_room_of_an_answer_leaves_what_the_library_keeps(
+    scripted: Scripted, spec: ModelSpec, start: Start, reserve: int
+) -> None:
+    backend = start(options(spec, context_reserve=reserve))
+    scripted.answer(*ABC)
+    _, _, usage = ask(backend, max_tokens=1000)
+    limit = scripted.struct("infer", RKLLMInferParam).max_new_tokens
+    assert limit == 512 - reserve - usage.prompt_tokens

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.backends.rkllm.clib import compile_library
+from tests.serving import PATIENCE
 
 PRINTS = """
 #include <stdio.h>
@@ -22,7 +23,11 @@ def run(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
     start = "import ctypes, os, sys\nfrom backends.rkllm.capture import Capture\n"
     start += f"c = ctypes.CDLL({str(library)!r})\n"
     return subprocess.run(
-        [sys.executable, "-c", start + script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", start + script],
+        capture_output=True,
+        text=True,
+        timeout=60 * PATIENCE,
+        check=False,
     )
 
 

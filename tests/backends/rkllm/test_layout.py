@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from backends.rkllm import enums, raw, structs
+from tests.serving import PATIENCE
 
 ABI = json.loads(Path(__file__).with_name("abi.json").read_text())
 C_TYPES: Mapping[str, Any] = {
@@ -132,4 +133,4 @@ def test_nothing_is_loaded_at_import() -> None:
         "heavy = {'numpy', 'onnxruntime'} & set(sys.modules)\n"
         "sys.exit(f'imported: {heavy}' if heavy else 0)\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60 * PATIENCE)

@@ -147,7 +147,16 @@ async def test_limits_and_stops_reach_the_job(served: Served) -> None:
     assert (second.params[0].max_tokens, second.params[0].stop) == (9, ["A", "B"])
     assert third.params[0].max_tokens == 2**31 - 1
     assert (fourth.params[0].max_tokens, fourth.params[0].stop) == (None, [])
-    assert (first.client, second.client) == ("127.0.0.1/anna", "127.0.0.1")
+    assert (first.client, first.user) == ("127.0.0.1", "anna")
+    assert (second.client, second.user) == ("127.0.0.1", "")
+
+
+async def test_users_of_one_client_share_no_cache(served: Served) -> None:
+    for user in ("anna", "bert", None, "anna"):
+        await served.chat(user=user)
+    anna, bert, nobody, again = (job.params[0].owner for job in served.dispatcher.jobs)
+    assert len({anna, bert, nobody}) == 3
+    assert anna == again
 
 
 async def test_the_prompt_is_the_templates(served: Served) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from server.api.chat.messages import normalised
 from server.api.chat.schema import ChatMessage
-from server.errors import UnsupportedParameter
+from server.errors import InvalidRequest, UnsupportedParameter
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 
@@ -64,9 +64,52 @@ def test_the_older_form_of_function_calls_is_understood() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "word"), [("image_url", "images"), ("input_audio", "audio"), ("file", "files")]
-)
+def test_images_stand_between_texts_and_are_numbered_through_the_conversation() -> None:
+    def image(url: str) -> dict[str, Any]:
+        return {"type": "image_url", "image_url": {"url": url, "detail": "high"}}
+
+    def text(text: str) -> dict[str, Any]:
+        return {"type": "text", "text": text}
+
+    assert normal(
+        {"role": "user", "content": [image("a"), text("b"), text("c"), image("d"), image("a")]},
+        {"role": "assistant", "content": [text("e")]},
+        {"role": "user", "content": [text("f"), image("g")]},
+    ) == [
+        {
+            "role": "user",
+            "content": [
+                {"type": "image", "index": 0, "url": "a", "field": "messages.0.content.0"},
+                {"type": "text", "text": "bc"},
+                {"type": "image", "index": 1, "url": "d", "field": "messages.0.content.3"},
+                {"type": "image", "index": 2, "url": "a", "field": "messages.0.content.4"},
+            ],
+        },
+        {"role": "assistant", "content": "e"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "f"},
+                {"type": "image", "index": 3, "url": "g", "field": "messages.2.content.1"},
+            ],
+        },
+    ]
+
+
+@pytest.mark.parametrize("role", ["system", "assistant", "tool"])
+def test_images_stand_in_user_messages_only(role: str) -> None:
+    with pytest.raises(InvalidRequest, match="user messages") as caught:
+        normal({"role": role, "content": [{"type": "image_url", "image_url": {"url": "x"}}]})
+    assert caught.value.param == "messages.0.content.0"
+
+
+def test_an_image_part_without_its_image() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        normal({"role": "user", "content": [{"type": "image_url"}]})
+    assert caught.value.param == "messages.0.content.0.image_url"
+
+
+@pytest.mark.parametrize(("kind", "word"), [("input_audio", "audio"), ("file", "files")])
 def test_parts_no_model_takes_say_so(kind: str, word: str) -> None:
     with pytest.raises(UnsupportedParameter) as caught:
         normal(

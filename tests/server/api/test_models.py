@@ -53,14 +53,27 @@ async def test_models_that_are_not_there(served: Served) -> None:
     absent = await served.client.get("/v1/models/absent")
     assert absent.status_code == 404
     assert absent.json()["error"]["code"] == "model_not_installed"
-    assert "rkserve pull absent" in absent.json()["error"]["message"]
+    assert "put its files at RKSERVE_MODELS_DIR/absent/folder" in absent.json()["error"]["message"]
 
 
 async def test_health_and_readiness(served: Served) -> None:
-    served.dispatcher.is_ready = False
+    served.dispatcher.not_ready = {"tiny": None, "board": "board is not installed: rkserve pull board"}
     assert (await served.client.get("/health")).status_code == 200
-    assert (await served.client.get("/ready")).status_code == 503
-    served.dispatcher.is_ready = True
+    response = await served.client.get("/ready")
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "1"
+    assert response.json() == {
+        "status": "loading",
+        "loading": ["tiny"],
+        "failed": {"board": "board is not installed: rkserve pull board"},
+    }
+    # Nothing comes by waiting now: whoever asks should not be told to.
+    del served.dispatcher.not_ready["tiny"]
+    response = await served.client.get("/ready")
+    assert response.status_code == 503
+    assert "retry-after" not in response.headers
+    assert response.json()["status"] == "failed"
+    served.dispatcher.not_ready = {}
     assert (await served.client.get("/ready")).status_code == 200
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.server.cli.command import COMMAND, ROOT, environment, rkserve
 from tests.server.cli.openai_server import Script, openai_server
 
-COMMANDS = ("serve", "models", "pull", "chat", "convert", "key")
+COMMANDS = ("serve", "models", "pull", "chat", "where", "doctor", "convert", "key")
 HEAVY = ("pydantic", "fastapi", "uvicorn", "yaml", "httpx2", "msgspec", "convert", "numpy", "huggingface_hub")
 
 
@@ -50,6 +50,7 @@ def test_every_command_has_help(command: str, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ("fly", "rkserve: No such command 'fly'. See rkserve --help\n"),
+        ("modles", "rkserve: No such command 'modles'. Did you mean 'models'? See rkserve --help\n"),
         ("models --jsn", "rkserve models: No such option: --jsn"),
         ("pull", "rkserve pull: Missing argument 'ID'. See rkserve pull --help\n"),
         ("serve --port", "rkserve: Option '--port' requires an argument. See rkserve --help\n"),
@@ -122,3 +123,48 @@ def test_ctrl_c_ends_a_command_with_one_line_and_130(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, "", "rkserve: interrupted\n")
+
+
+PRINTING = (
+    "--help",
+    "--version",
+    "models",
+    "models --json",
+    "key list --json",
+    "convert --help",
+    "key add x",
+)
+
+
+@pytest.mark.parametrize("arguments", PRINTING)
+@pytest.mark.parametrize("way", ["a reader that left", "closed", "a full disk"])
+def test_output_that_nobody_takes_is_told_by_the_exit_code_alone(
+    arguments: str, way: str, tmp_path: Path
+) -> None:
+    rkserve("key", "add", "a", home=tmp_path)
+    redirect = {"a reader that left": "| true", "closed": ">&-", "a full disk": ">/dev/full"}[way]
+    command = f"{' '.join(COMMAND)} {arguments} {redirect}"
+    done = subprocess.run(
+        ["bash", "-c", command + '; exit "${PIPESTATUS[0]}"'],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+    assert all(line.startswith("rkserve") for line in done.stderr.splitlines()), done.stderr
+    if way != "a reader that left":  # which may take what fits into a pipe before it leaves
+        assert done.returncode == 1
+
+
+def test_without_any_standard_stream_a_command_does_its_work(tmp_path: Path) -> None:
+    command = f"{' '.join(COMMAND)} key revoke a <&- >&- 2>&-"
+    rkserve("key", "add", "a", home=tmp_path)
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment(tmp_path), timeout=60, check=False
+    )
+    assert done.returncode == 0
+    assert (tmp_path / "config" / "rkserve" / "keys").read_text() == ""

@@ -70,8 +70,12 @@ BROKEN = 'data: {"error": {"message": "the worker died", "code": "backend_crashe
         (Script(status=503, body=BUSY), [], "rkserve: the queue is full\n"),
         (Script(status=500, body={}), [], "rkserve: HTTP status 500\n"),
         (Script(lines=[delta(content="Hel"), BROKEN]), [], "rkserve: the worker died\n"),
-        (Script(asks_for_key=True), [], "asks for a key: no such key (--key KEY)\n"),
-        (Script(asks_for_key=True), ["--key", "wrong"], "asks for a key: no such key (--key KEY)\n"),
+        (Script(asks_for_key=True), [], "asks for a key: no such key (set RKSERVE_API_KEY, or --key KEY)\n"),
+        (
+            Script(asks_for_key=True),
+            ["--key", "wrong"],
+            "asks for a key: no such key (set RKSERVE_API_KEY, or --key KEY)\n",
+        ),
         (Script(models=("a", "b")), [], "rkserve: which model? rkserve chat ID, of a, b\n"),
         (Script(models=()), [], "has no model; rkserve pull smollm2-135m fetches one\n"),
     ],
@@ -89,7 +93,30 @@ def test_what_the_server_says_is_passed_on(
 def test_a_key_opens_the_server_and_a_named_model_is_asked(tmp_path: Path) -> None:
     with openai_server(Script(models=("a", "b"), asks_for_key=True, lines=ANSWER)) as server:
         done = rkserve("chat", "b", "--url", server.url, "--key", KEY, home=tmp_path, stdin="?")
-    assert (done.returncode, server.requests[0]["model"]) == (0, "b")
+        assert (done.returncode, server.requests[0]["model"]) == (0, "b")
+        done = rkserve("chat", "b", "--url", server.url, home=tmp_path, stdin="?", RKSERVE_API_KEY=KEY)
+        assert (done.returncode, done.stdout) == (0, "Hello\n")
+
+
+def test_in_a_terminal_the_key_is_asked_for_and_not_shown(tmp_path: Path) -> None:
+    with openai_server(Script(asks_for_key=True, lines=ANSWER)) as server:
+        terminal = Terminal(tmp_path, "--url", server.url)
+        terminal.read_until("API key of ")
+        terminal.type(f"{KEY}\n")
+        assert KEY not in terminal.read_until("> ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--temperature", "-1"), ("--temperature", "2.1"), ("--temperature", "nan"), ("--max-tokens", "0")],
+)
+def test_what_no_server_takes_is_refused_at_start(arguments: tuple[str, str], tmp_path: Path) -> None:
+    with openai_server(Script(lines=ANSWER)) as server:
+        done = rkserve("chat", "--url", server.url, *arguments, home=tmp_path, stdin="?")
+    assert (done.returncode, done.stderr.count("\n"), server.requests) == (2, 1, [])
+    assert f"Invalid value for '{arguments[0]}'" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.http.keys import KeyRing
+from server.http.keyring import KeyRing
 from tests.server.cli.command import rkserve
 
 
@@ -70,3 +70,27 @@ def test_what_is_refused(arguments: tuple[str, ...], message: str, tmp_path: Pat
     assert done.returncode == 1
     assert message in done.stderr
     assert (done.stdout, file.read_bytes()) == ("", before)
+
+
+def test_the_last_key_revoked_says_what_happens_then_and_how_to_go_on(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        rkserve("key", "add", name, home=tmp_path)
+    first = rkserve("key", "revoke", "a", home=tmp_path)
+    assert "that was the last key" not in first.stderr
+    last = rkserve("key", "revoke", "b", home=tmp_path)
+    assert "a running server lets nobody in until `rkserve key add NAME` makes one" in last.stderr
+    assert "started again, it is open to this machine" in last.stderr
+
+
+def test_adding_says_what_a_running_server_does(tmp_path: Path) -> None:
+    first = rkserve("key", "add", "a", home=tmp_path)
+    assert "this is the first key: a server that uses this file asks for a key from now on\n" in first.stderr
+    second = rkserve("key", "add", "b", home=tmp_path)
+    assert "a server that uses this file accepts it from now on\n" in second.stderr
+    named = rkserve("key", "add", "b", "--file", "other", home=tmp_path)
+    assert "asks for a key from now on (rkserve serve --api-keys-file other)\n" in named.stderr
+
+
+def test_a_misspelt_name_is_told_the_nearest(tmp_path: Path) -> None:
+    rkserve("key", "add", "laptop", home=tmp_path)
+    assert 'did you mean "laptop"?' in rkserve("key", "revoke", "lptop", home=tmp_path).stderr

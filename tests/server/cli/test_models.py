@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
+import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.server.cli.command import models_dir, rkserve
+import pytest
+
+from tests.server.cli.command import COMMAND, environment, models_dir, rkserve
 
 
 def install(home: Path) -> None:
@@ -60,3 +66,66 @@ def test_with_nothing_installed_it_says_how_to_get_a_model(tmp_path: Path) -> No
         f"rkserve: none is installed in {models_dir(tmp_path)}; "
         "rkserve pull smollm2-135m fetches the demo model\n"
     )
+
+
+def on_a_terminal(home: Path, width: int) -> list[str]:
+    """Return what `rkserve models` prints on a terminal of this width, without its colours."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "models"],
+        cwd=home,
+        env=environment(home, COLUMNS=str(width), TERM="xterm"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 4096):
+            shown += part
+    except OSError:  # EIO: the other side is closed
+        pass
+    os.close(ours)
+    assert process.wait(60) == 0
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("width", "headers"),
+    [
+        (40, ["ID", "INSTALLED", "SIZE", "MEMORY"]),
+        (80, ["ID", "INSTALLED", "SIZE", "MEMORY", "SCORE", "TOK/S", "LICENCE"]),
+        (120, ["ID", "INSTALLED", "RUNTIME", "SIZE", "MEMORY", "SCORE", "TOK/S", "LICENCE"]),
+        (160, ["ID", "INSTALLED", "RUNTIME", "SIZE", "MEMORY", "SCORE", "TOK/S", "LICENCE", "REMARK"]),
+    ],
+)
+def test_a_terminal_gets_a_line_a_model_and_the_columns_it_has_room_for(
+    width: int, headers: list[str], tmp_path: Path
+) -> None:
+    install(tmp_path)
+    lines = on_a_terminal(tmp_path, width)
+    assert lines[0].split() == headers
+    assert len(lines) == 10
+    assert all(len(line.rstrip()) <= width for line in lines), lines
+    ids = [row["id"] for row in json.loads(rkserve("models", "--json", home=tmp_path).stdout)]
+    assert [line.split()[0] for line in lines[1:]] == ids
+
+
+def test_a_template_that_cannot_be_read_is_named_with_its_line_in_models_yaml(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        "version: 1\nmodels:\n  mine:\n    backend: hybrid\n    folder: .\n    template: my.jinja\n"
+        "    context_length: 64\n    memory_mb: 1\n    license: {id: MIT}\n"
+    )
+    folder = models_dir(tmp_path) / "mine"
+    folder.mkdir(parents=True)
+    (folder / "meta2.json").write_bytes(b"{}")
+    done = rkserve("models", "--models-file", str(file), home=tmp_path)
+    assert done.returncode == 0
+    assert f"mine: {file}:6: models.mine.template: {folder}/my.jinja: the template" in done.stderr
+    (folder / "my.jinja").write_text("{% if %}")
+    done = rkserve("models", "--json", "--models-file", str(file), home=tmp_path)
+    (row,) = [row for row in json.loads(done.stdout) if row["id"] == "mine"]
+    (warning,) = row["warnings"]
+    assert warning.startswith(f"{file}:6: models.mine.template: {folder}/my.jinja, line 1: ")

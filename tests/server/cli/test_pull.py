@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import signal
+import subprocess
+import threading
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.server.cli.command import models_dir, rkserve
+from tests.server.cli.command import COMMAND, environment, models_dir, rkserve
 
 OWN = """\
 version: 1
@@ -30,7 +39,7 @@ models:
         (
             "minicpm5-2b",
             [
-                "get its .rkllm file from https://huggingface.co/oliver0804/MiniCPM5-2B-RK3588-rkllm-w8a8",
+                "Get its .rkllm file from https://huggingface.co/oliver0804/MiniCPM5-2B-RK3588-rkllm-w8a8",
                 "and put it at {models}/minicpm5-2b/MiniCPM5-2B_RK3588_w8a8.rkllm\n",
             ],
         ),
@@ -48,10 +57,11 @@ def test_models_of_the_hub_are_put_in_place_by_hand(model: str, parts: list[str]
         assert part.format(models=models_dir(tmp_path)) in done.stderr
 
 
-def test_an_unknown_model_is_told_near_ones(tmp_path: Path) -> None:
-    done = rkserve("pull", "smollm2", home=tmp_path)
+@pytest.mark.parametrize("name", ["smollm2", "SMOLLM2-135M", "smollm2-135m-instruct", "smolm", "smollm-135"])
+def test_an_unknown_model_is_told_near_ones(name: str, tmp_path: Path) -> None:
+    done = rkserve("pull", name, home=tmp_path)
     assert done.returncode == 1
-    assert 'There is no model "smollm2". Did you mean smollm2-135m?' in done.stderr
+    assert f'There is no model "{name}". Did you mean smollm2-135m?' in done.stderr
 
 
 def test_an_installed_model_is_not_pulled_again(tmp_path: Path) -> None:
@@ -109,3 +119,101 @@ def test_a_file_that_is_not_what_was_expected_leaves_nothing(
     assert message in done.stderr and "Traceback" not in done.stderr
     assert [path.name for path in models_dir(tmp_path).iterdir() if not path.name.startswith(".")] == []
     assert list(models_dir(tmp_path).glob(".*/*")) == []
+
+
+@contextmanager
+def stalling_index() -> Iterator[tuple[str, threading.Event]]:
+    """A package index that never ends sending a wheel; yields its URL, and when one is asked for."""
+    asked, end = threading.Event(), threading.Event()
+    name = "rkserve_test_model-1.0-py3-none-any.whl"
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            page = f'<a href="/{name}">{name}</a>'.encode()
+            wanted = not self.path.startswith("/simple/")
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.send_header("content-length", str(10**8 if wanted else len(page)))
+            self.end_headers()
+            if wanted:
+                self.wfile.write(bytes(1000))
+                asked.set()
+                end.wait()
+            else:
+                self.wfile.write(page)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/simple", asked
+    finally:
+        end.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def end_pull_by(number: signal.Signals, home: Path) -> tuple[int, str]:
+    """End a pull by a signal while its wheel is on the way; returns exit code and messages.
+
+    Its children must be gone by then.
+    """
+    (home / "own.yaml").write_text(OWN)
+    with stalling_index() as (url, asked):
+        process = subprocess.Popen(
+            [*COMMAND, "pull", "small", "--models-file", "own.yaml"],
+            cwd=home,
+            env=environment(home, UV_DEFAULT_INDEX=url),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert asked.wait(60)
+            children = psutil.Process(process.pid).children(recursive=True)
+            assert [child.name() for child in children] == ["uv"]
+            process.send_signal(number)
+            code = process.wait(60)
+            _, alive = psutil.wait_procs(children, timeout=30)
+            assert alive == []
+            assert process.stderr is not None
+            return code, process.stderr.read()
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_ends_a_pull_which_leaves_nothing(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    ended, err = end_pull_by(number, tmp_path)
+    assert ended == code
+    assert err.splitlines()[-1] == "rkserve: interrupted" and "Traceback" not in err
+    assert list(models_dir(tmp_path).iterdir()) == []
+
+
+def test_what_a_killed_pull_left_is_removed_by_the_next_pull_of_any_model(tmp_path: Path) -> None:
+    end_pull_by(signal.SIGKILL, tmp_path)
+    models = models_dir(tmp_path)
+    assert [path.name for path in models.iterdir()] == [".small.download"]
+    (models / ".other.partial").mkdir()
+    (models / ".elsewhere.partial").symlink_to(tmp_path)
+    (models / ".busy.download").mkdir()
+    (models / ".busy.download" / "part").touch()
+    running = os.open(models / ".busy.download", os.O_RDONLY)
+    try:
+        fcntl.flock(running, fcntl.LOCK_EX)  # as a pull that runs holds it
+        done = rkserve(
+            "pull", "smollm2-135m", home=tmp_path, UV_OFFLINE="1", UV_CACHE_DIR=str(tmp_path / "c")
+        )
+    finally:
+        os.close(running)
+    assert done.returncode == 1
+    assert sorted(path.name for path in models.iterdir()) == [".busy.download", ".elsewhere.partial"]
+    assert (models / ".busy.download" / "part").exists()

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import inspect
+import os
+import pty
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx2
+import psutil
 import pytest
 
 from server.cli.serve import serve
 from server.settings import Settings
 from tests.server.cli.command import COMMAND, ROOT, environment, models_dir, rkserve
 from tests.serving import free_port, running_server
+
+# Leads a session as make does: it outlives SIGHUP itself and waits for its child.
+LEADER = """
+import signal, subprocess, sys
+signal.signal(signal.SIGHUP, lambda number, frame: None)
+sys.exit(subprocess.call(sys.argv[1:]))
+"""
 
 
 def test_there_is_a_flag_for_every_setting() -> None:
@@ -25,16 +37,33 @@ def test_there_is_a_flag_for_every_setting() -> None:
     ("arguments", "message"),
     [
         (["--host", "0.0.0.0"], "other machines could use this server without a key"),
-        (["--preload", "smollm2-135"], 'RKSERVE_PRELOAD=smollm2-135: There is no model "smollm2-135". Did'),
-        (["--default-model", "gpt-4"], 'RKSERVE_DEFAULT_MODEL=gpt-4: There is no model "gpt-4".'),
-        (["--api-keys-file", "none"], "cannot be read"),
+        (["--preload", "smollm2-135"], '--preload smollm2-135: There is no model "smollm2-135". Did'),
+        (["--default-model", "gpt-4"], '--default-model gpt-4: There is no model "gpt-4".'),
+        (["--host", "0.0.0.0", "--api-keys-file", "none"], "--host 0.0.0.0: other machines could"),
+        (["--host", "192.0.2.77", "--open-lan"], "--host 192.0.2.77 --port 0: cannot listen there"),
+        (["--api-keys-file", "own.yaml"], "own.yaml: line 1 is not name:sha256-hex"),
     ],
 )
 def test_what_it_refuses_to_start_with(arguments: list[str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("version: 1\n")
     done = rkserve("serve", "--port", "0", *arguments, home=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_setting_of_the_environment_is_named_as_a_variable(tmp_path: Path) -> None:
+    done = rkserve("serve", home=tmp_path, RKSERVE_PRELOAD="x1")
+    assert done.stderr.startswith('rkserve: RKSERVE_PRELOAD=x1: There is no model "x1".')
+
+
+def test_a_port_in_use_is_told_before_anything_is_fetched(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = rkserve("serve", "--demo", "--port", str(port), "--sysroot", str(tmp_path), home=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"rkserve: --port {port}: cannot listen there (Address already in use)")
+    assert not models_dir(tmp_path).exists()
 
 
 def test_a_port_in_use_is_told_in_a_line(tmp_path: Path) -> None:
@@ -99,6 +128,65 @@ def test_the_demo_model_is_the_default_where_it_is_the_only_one(tmp_path: Path, 
         )
     assert answer.status_code == 200, answer.text
     assert answer.json()["model"] == "smollm2-135m"
+
+
+def test_a_server_whose_output_nobody_takes_serves_and_ends_well(tmp_path: Path) -> None:
+    port = free_port()
+    with open("/dev/full", "wb") as full:
+        process = subprocess.Popen(
+            [*COMMAND, "serve", "--port", str(port)],
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    try:
+        wait_until_up(f"http://127.0.0.1:{port}/health", process)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, "Traceback" in err, "lost" in err) == (0, False, False)
+
+
+def wait_until_up(url: str, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            if httpx2.get(url, timeout=5, trust_env=False).status_code == 200:
+                return
+        except httpx2.TransportError:
+            time.sleep(0.05)  # another process starts: there is no event of it to wait for
+    raise AssertionError("the server did not start")
+
+
+def test_a_closed_terminal_ends_a_server_whose_session_make_or_a_script_leads(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    leader = subprocess.Popen(
+        [sys.executable, "-c", LEADER, *COMMAND, "serve", "--port", "0"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+    )
+    os.close(theirs)
+    try:
+        shown = b""
+        while b"is ready at" not in shown:
+            shown += os.read(ours, 4096)
+        (server,) = psutil.Process(leader.pid).children()
+        os.close(ours)
+        assert leader.wait(60) == 0  # it waits for the server
+        assert not server.is_running()
+    finally:
+        leader.kill()
+        leader.wait()
 
 
 def test_python_finds_the_console_entry() -> None:

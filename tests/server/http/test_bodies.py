@@ -181,9 +181,34 @@ async def test_a_body_cut_short_is_no_error_in_the_log(
 
 
 async def test_a_body_that_stops_is_given_up(narrow: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_module.read_body, "__defaults__", (0.1,))
+    monkeypatch.setattr(body_module, "SILENCE_S", 0.1)
     async with connected(narrow.port) as raw:
         await raw.send(post(b"{", length=100))
         status, _, body = await raw.response()
         assert status == 400
         assert "stopped" in json.loads(body)["error"]["message"]
+
+
+async def test_a_body_that_trickles_is_given_up(narrow: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_module, "SILENCE_S", 0.5)
+    async with connected(narrow.port) as raw:
+        await raw.send(post(b"{", length=100_000))
+        answered = asyncio.ensure_future(raw.response())
+        while not answered.done():
+            await raw.send(b" ")
+            await asyncio.sleep(0.02)
+        status, _, body = await answered
+        assert status == 400
+        assert "too slowly" in json.loads(body)["error"]["message"]
+
+
+async def test_a_slow_body_that_goes_on_has_its_time(narrow: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_module, "SILENCE_S", 2.0)
+    monkeypatch.setattr(body_module, "FLOOR_BYTES_PER_S", 1000)
+    body = padded(30_000)
+    async with connected(narrow.port) as raw:
+        await raw.send(post(b"", length=len(body)))
+        for start in range(0, len(body), 1000):
+            await raw.send(body[start : start + 1000])
+            await asyncio.sleep(0.1)
+        assert (await raw.response())[0] == 200

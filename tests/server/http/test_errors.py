@@ -18,7 +18,7 @@ from server.errors import (
 )
 from server.scheduling import Run
 from tests.server.http.raw import chat_body
-from tests.server.scripted import Served, fails
+from tests.server.scripted import Served, fails, loaded
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -62,12 +62,47 @@ async def test_what_the_dispatcher_says_has_its_status(
         assert response.headers[name] == value
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("pieces", [(), ("some",)], ids=["at once", "late"])
+async def test_where_files_are_is_for_the_log_alone(
+    served: Served, pieces: tuple[str, ...], stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "/srv/secret place/a.rkllm and /srv/secret/models/b.rkllm cannot be read"
+    served.dispatcher.script = fails(ModelCorrupt(text), *pieces)
+    response = await served.chat(stream=stream)
+    assert "b.rkllm cannot be read" in response.text
+    assert "/srv" not in response.text
+    assert "secret/" not in response.text
+    assert "/srv/secret/models/b.rkllm" in caplog.text
+
+
+async def test_where_libraries_are_is_not_told_with_the_models(served: Served) -> None:
+    warned = loaded("tiny", warnings=("/srv/secret/librkllmrt.so is strange",))
+    served.dispatcher.statuses = [warned]
+    assert (await served.client.get("/v1/models/tiny")).json()["warnings"] == ["librkllmrt.so is strange"]
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ready", "/v1/models", "/v1/models/tiny", "/nothing"])
+async def test_head_is_get_without_the_body(served: Served, path: str) -> None:
+    get = await served.client.get(path)
+    for _ in range(2):  # on one connection
+        head = await served.client.head(path)
+        assert (head.status_code, head.content) == (get.status_code, b"")
+        for name in ("content-type", "content-length"):
+            assert head.headers[name] == get.headers[name]
+
+
+async def test_head_of_what_has_no_get_is_refused(served: Served) -> None:
+    head = await served.client.head("/v1/chat/completions")
+    assert (head.status_code, head.headers["allow"]) == (405, "POST")
+
+
 async def test_unknown_and_uninstalled_models(served: Served) -> None:
     unknown = await served.chat(model="tinny")
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
     absent = await served.chat(model="absent")
     assert (absent.status_code, absent.json()["error"]["code"]) == (404, "model_not_installed")
-    assert "rkserve pull absent" in absent.json()["error"]["message"]
+    assert "put its files at RKSERVE_MODELS_DIR/absent/folder" in absent.json()["error"]["message"]
 
 
 async def test_a_model_that_does_not_chat_says_so(served: Served) -> None:

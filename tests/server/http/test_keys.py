@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from server.app import create_app
-from server.http.keys import KeyRing
+from server.http.keyring import KeyRing
+from server.http.keys import load_keys
 from server.registry import Registry
 from server.settings import Settings, SettingsError
 from tests.server.scripted import ScriptedDispatcher, serving
@@ -73,7 +74,8 @@ async def test_the_key_names_the_client(tmp_path: Path, keys_file: Path) -> None
         body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
         await served.client.post("/v1/chat/completions", json=body, headers=bearer)
         await served.client.post("/v1/chat/completions", json=body | {"user": "anna"}, headers=bearer)
-        assert [job.client for job in served.dispatcher.jobs] == ["web ui", "web ui/anna"]
+        asked = [(job.client, job.user) for job in served.dispatcher.jobs]
+        assert asked == [("web ui", ""), ("web ui", "anna")]
 
 
 async def test_a_body_without_key_is_not_read(tmp_path: Path, keys_file: Path) -> None:
@@ -102,25 +104,90 @@ async def test_keys_come_and_go_without_a_restart(tmp_path: Path, keys_file: Pat
         assert await status("rk-one") == 200
 
 
+@pytest.mark.parametrize("content", [None, b"", b"# nothing\n"])
+async def test_a_named_file_without_keys_lets_nobody_in_until_there_is_one(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    file = tmp_path / "keys"
+    if content is not None:
+        file.write_bytes(content)
+    async with serving(tmp_path / "served", api_keys_file=file) as served:
+        answer = await served.client.get("/v1/models")
+        assert answer.status_code == 401
+        assert "rkserve key add NAME" in answer.json()["error"]["message"]
+        file.write_text(line("home", "rk-one"))
+        bearer = {"authorization": "Bearer rk-one"}
+        assert (await served.client.get("/v1/models", headers=bearer)).status_code == 200
+
+
+@pytest.mark.parametrize("content", [None, ""])
+async def test_the_users_own_file_asks_for_keys_from_the_first_one_on(
+    tmp_path: Path, content: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    file = tmp_path / "rkserve" / "keys"
+    if content is not None:
+        file.parent.mkdir()
+        file.write_text(content)
+    async with serving(tmp_path / "served") as served:
+        bearer = {"authorization": "Bearer rk-one"}
+        assert (await served.client.get("/v1/models")).status_code == 200
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(line("home", "rk-one"))
+        assert (await served.client.get("/v1/models")).status_code == 401
+        assert (await served.client.get("/v1/models", headers=bearer)).status_code == 200
+        file.write_text("")  # the last key is revoked: that never opens a server
+        assert (await served.client.get("/v1/models", headers=bearer)).status_code == 401
+        file.unlink()
+        assert (await served.client.get("/v1/models")).status_code == 401
+
+
+@pytest.mark.parametrize("open_lan", [False, True])
+def test_a_named_file_without_keys_does_not_let_the_network_in(tmp_path: Path, open_lan: bool) -> None:
+    settings = Settings(host="0.0.0.0", api_keys_file=tmp_path / "keys", open_lan=open_lan)
+    if open_lan:
+        keys = load_keys(settings)
+        assert keys is not None and keys.asked_for
+    else:
+        with pytest.raises(SettingsError, match=rf"rkserve key add NAME --file {tmp_path}/keys"):
+            load_keys(settings)
+
+
+@pytest.mark.parametrize("content", [b"broken line\n", b"\xff\xfe\n", None])
+def test_a_broken_file_is_told_once_a_change_however_many_ask(
+    tmp_path: Path, keys_file: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    ring = KeyRing(keys_file)
+    caplog.set_level("INFO")
+    keys_file.unlink()
+    if content is None:
+        keys_file.symlink_to(keys_file)  # cannot be looked at
+    else:
+        keys_file.write_bytes(content)
+    for _ in range(5):
+        assert ring.name_of("rk-one") is None
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
+    if content is not None:
+        keys_file.write_bytes(content + content)
+        assert ring.name_of("rk-one") is None
+        assert len([record for record in caplog.records if record.levelname == "ERROR"]) > 1
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "cannot be read"),
-        (b"", "holds no key"),
-        (b"# nothing\n", "holds no key"),
         (b"home:abc\n", "line 1 is not name:sha256-hex"),
         (b"\nrk-plain-key\n", "line 2 is not name:sha256-hex"),
         (b"\xff\xfe\n", "cannot be read"),
     ],
 )
-def test_a_bad_file_is_refused_at_start(tmp_path: Path, content: bytes | None, words: str) -> None:
+def test_a_bad_file_is_refused_at_start(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "keys"
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(content)
     with pytest.raises(SettingsError) as caught:
         KeyRing(path)
     assert words in str(caught.value)
-    assert "RKSERVE_API_KEYS_FILE" in str(caught.value)
+    assert str(path) in str(caught.value)
     assert "plain-key" not in str(caught.value)
 
 
@@ -129,7 +196,7 @@ def test_an_open_server_on_the_network_must_be_wanted(
     tmp_path: Path, keys_file: Path, host: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry = Registry({})
-    with pytest.raises(SettingsError, match="RKSERVE_OPEN_LAN"):
+    with pytest.raises(SettingsError, match=f"RKSERVE_HOST={host}: .*rkserve key add NAME.*RKSERVE_OPEN_LAN"):
         create_app(Settings(host=host, models_dir=tmp_path), registry, dispatcher=ScriptedDispatcher())
     create_app(
         Settings(host=host, models_dir=tmp_path, api_keys_file=keys_file),

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import signal
-import sys
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,8 +15,11 @@ import httpx2
 import psutil
 import pytest
 
-from server.serving import listen, url_of
+from server.addresses import network_urls, reachable, url_of
+from server.serving import listen
 from server.settings import SettingsError
+from tests.scripted_server import command
+from tests.sdk.servers import entry, write_registry
 from tests.server.http.raw import RawConnection, connected, post
 from tests.serving import clean_environment
 
@@ -43,18 +46,33 @@ class Process:
         return psutil.Process(self.process.pid).children(recursive=True)
 
 
+def obedient(directory: Path) -> Path:
+    """Install a model that does what the last message says, and return the models.yaml that names it."""
+    folder = directory / "obedient" / "folder"
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        (folder / "meta2.json").write_text("{}")
+    template = directory / "only-the-message.jinja"
+    template.write_text("{{ messages[-1].content }}")
+    return write_registry(
+        directory, {"obedient": {**entry(), "template": str(template), "context_length": 100_000}}
+    )
+
+
 @asynccontextmanager
 async def running(directory: Path, **settings: str) -> AsyncIterator[Process]:
     """Run a server of scripted workers; it is killed at the end if it still runs."""
-    values = {"PORT": "0", "MODELS_DIR": str(directory), "SHUTDOWN_GRACE_S": str(GRACE_S)} | settings
+    values = {
+        "PORT": "0",
+        "MODELS_DIR": str(directory),
+        "MODELS_FILE": str(obedient(directory)),
+        "SHUTDOWN_GRACE_S": str(GRACE_S),
+    } | settings
     environment = clean_environment(
         PYTHONPATH=str(ROOT), **{f"RKSERVE_{name}": value for name, value in values.items()}
     )
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",
-        "-m",
-        "tests.server.scripted_process",
+        *command("tests.server.workers.scripted"),
         env=environment,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -189,3 +207,44 @@ def test_the_url_is_one_to_open() -> None:
         (listening,) = listen(host, 0)
         assert url_of(listening).startswith(shown)
         listening.close()
+
+
+def test_the_addresses_for_other_machines_are_those_they_can_use() -> None:
+    found = reachable(
+        {
+            "lo": [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")],
+            "eth0": [
+                (socket.AF_INET, "192.168.1.5"),
+                (socket.AF_INET6, "fd00::2"),
+                (17, "02:fc:00:00:00:01"),
+            ],
+            "wlan0": [(socket.AF_INET6, "fe80::fc:ff:fe00:1%wlan0"), (socket.AF_INET, "169.254.3.4")],
+            "docker0": [(socket.AF_INET, "172.17.0.1")],
+            "br-12ab": [(socket.AF_INET, "172.18.0.1")],
+        }
+    )
+    assert [str(address) for address in found] == ["192.168.1.5", "fd00::2"]
+
+
+def test_a_server_of_all_addresses_names_them_and_one_of_the_loopback_none() -> None:
+    """What the kernel says this machine sends from is among them; IPv4 comes first."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("198.51.100.1", 9))  # sends nothing
+            own = probe.getsockname()[0]
+        except OSError:
+            own = None
+    for host in ("0.0.0.0", "::", "127.0.0.1", "::1"):
+        try:
+            sockets = listen(host, 0)
+        except SettingsError:
+            continue  # no IPv6 here
+        port = sockets[0].getsockname()[1]
+        urls = network_urls(sockets)
+        for listening in sockets:
+            listening.close()
+        if host in ("127.0.0.1", "::1"):
+            assert urls == []
+        elif own is not None and (host == "0.0.0.0" or socket.has_dualstack_ipv6()):
+            assert f"http://{own}:{port}" in urls
+            assert urls == sorted(urls, key=lambda url: "[" in url)

@@ -98,7 +98,6 @@ def test_every_key_of_the_schema_is_taken(tmp_path: Path) -> None:
         measured: {score: 6, tokens_per_s: 10.9, memory_gb: 2.5, remark: good}
       adapted:
         backend: rkllm
-        file: base.rkllm
         template: chatml
         context_length: 4096
         memory_mb: 2500
@@ -168,7 +167,10 @@ BAD = [
     ("tokenizer: ../x", 10, 'tokenizer: "../x": must stay in the model'),
     ("tokenizer: {url: x}", 10, "tokenizer: must be a block with repo, or a path, not a block of keys"),
     ("eos: [yes]", 10, "eos[0]: true: must be the token's text in quotes, or its id"),
-    ("eos: [x, -1]", 10, "eos[1]: -1: must not be a negative id"),
+    ("eos: [x, -1]", 10, "eos[1]: -1: must be an id from 0 to 2147483647"),
+    ("eos: [18446744073709551616]", 10, "eos[0]: 18446744073709551616: must be an id from 0 to 2147483647"),
+    ('eos: ["\\ud800"]', 10, "eos[0]: "),
+    ('stop: ["\\ud800"]', 10, "stop[0]: "),
     ("eos: ['']", 10, 'eos[0]: "": must be the token\'s text in quotes, or its id'),
     ("stop:\n- ok\n- ''", 12, "stop[1]: must not be empty"),
     ("thinking: on", 10, "thinking: must be a block of keys, not true"),
@@ -199,6 +201,7 @@ BAD = [
         "hybrid.core_mask: must be 'auto', '0', '1', '2', '0_1', '0_1_2' or 'all'",
     ),
     ("hybrid: {threads: 0}", 10, "hybrid.threads: must be greater than 0, not 0"),
+    ("hybrid: {threads: 1000000000}", 10, "hybrid.threads: must be"),
     ("hybrid: {cache_mb: -1}", 10, "hybrid.cache_mb: must be 0 or more, not -1"),
     ("hybrid: {kv_dtype: int8}", 10, "hybrid.kv_dtype: must be 'fp32' or 'fp16', not \"int8\""),
     ("hybrid: {meta: ../x}", 10, 'hybrid.meta: "../x": must stay in the model'),
@@ -211,6 +214,11 @@ BAD = [
     ("capabilities: [chat, tools]", 10, "capabilities: tools needs the key tools:"),
     ("capabilities: [chat, thinking]", 10, "capabilities: thinking needs the key thinking:"),
     ("capabilities: [vision]", 10, "capabilities: vision needs the block vision:"),
+    (
+        "capabilities: [chat, vision]\nvision: {file: v.rknn, size: [1, 1]}",
+        11,
+        "vision: only models with backend: rkllm take images",
+    ),
     ("capabilities: [embeddings]", 10, "capabilities: embeddings needs the block embeddings:"),
     ("capabilities: [chat, chat]", 10, "capabilities: one stands there twice"),
     (
@@ -241,6 +249,16 @@ BAD_RKLLM = [
     ("rkllm: {lora: {base: m, file: l}}", 10, "rkllm.lora.base: an adapter cannot be its own base"),
     ("rkllm: {lora: {base: n, file: l}}", 10, 'rkllm.lora.base: no entry "n"'),
     ("rkllm: {lora: {base: m, file: ../l}}", 10, 'rkllm.lora.file: "../l": must stay in the model'),
+    (
+        "capabilities: [chat, vision]\nvision: {file: v.rknn, size: [1, 1], mean: [1, 2, 3]}",
+        11,
+        "vision.dtype: uint8 takes pixels as they are",
+    ),
+    (
+        "capabilities: [chat, vision]\nvision: {file: v.bin, size: [1, 1]}",
+        11,
+        "vision.file: must be a .rknn or .onnx file",
+    ),
     ("vision: {file: v, size: [1]}", 10, "vision.size[1]: required, and missing"),
     ("vision: {file: v, size: [0, 1]}", 10, "vision.size[0]: must be greater than 0, not 0"),
     ("vision: {file: v, size: [1, 1], std: [0, 1, 1]}", 10, "vision.std[0]: must be greater than 0, not 0"),
@@ -370,6 +388,8 @@ def test_an_entry_that_is_itself_at_fault_is_not_called_missing_as_well(tmp_path
         ("other", '"other" does not run on rkllm'),
         ("third", '"third" is an adapter itself'),
         ("firs", 'no entry "firs"; did you mean "first"?'),
+        ("long", '"long" has a context_length of 2, and so has its adapter: say 2'),
+        ("file", '"file" has another file than the one under file:; leave that out'),
     ],
 )
 def test_an_adapter_needs_a_base_on_rkllm(base: str, message: str, tmp_path: Path) -> None:
@@ -379,10 +399,26 @@ version: 1
 models:
   first: {{backend: rkllm, file: f, {keys}}}
   other: {{backend: hybrid, folder: f, {keys}}}
-  third: {{backend: rkllm, file: f, {keys}, rkllm: {{lora: {{base: first, file: l}}}}}}
+  long: {{backend: rkllm, file: f, {keys.replace("context_length: 1", "context_length: 2")}}}
+  file: {{backend: rkllm, file: g, {keys}}}
+  third: {{backend: rkllm, {keys}, rkllm: {{lora: {{base: first, file: l}}}}}}
   fourth: {{backend: rkllm, file: f, {keys}, rkllm: {{lora: {{base: {base}, file: l}}}}}}
 """
-    assert problems(text, tmp_path) == [f"6: models.fourth.rkllm.lora.base: {message}"]
+    assert problems(text, tmp_path) == [f"8: models.fourth.rkllm.lora.base: {message}"]
+
+
+@pytest.mark.parametrize("key", ["eos: [x]", "runtime: ==1.3.1", "tokenizer: t.json", "runtime_check: warn"])
+def test_an_adapter_cannot_say_what_its_base_says(key: str, tmp_path: Path) -> None:
+    keys = "context_length: 1, memory_mb: 1, template: chatml, license: {id: MIT}"
+    text = f"""\
+version: 1
+models:
+  first: {{backend: rkllm, file: f, {keys}}}
+  second: {{backend: rkllm, {keys}, rkllm: {{lora: {{base: first, file: l}}}}, {key}}}
+"""
+    name = key.partition(":")[0]
+    message = "an adapter has this from its base; remove it"
+    assert problems(text, tmp_path) == [f"4: models.second.{name}: {message}"]
 
 
 def test_the_users_file_adds_entries_and_replaces_whole_ones(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from packaging.specifiers import SpecifierSet
 from pydantic import ValidationError
 
 from backends.base import HybridOptions, ModelSpec, RkllmOptions
+from server.app import create_app
 from server.errors import ModelNotFound
-from server.registry import Registry, model_spec
+from server.registry import Registry, load_registry, model_spec
 from server.registry.entry import example_entry, satisfiable
 from server.settings import Settings
 
@@ -189,3 +190,53 @@ def test_a_tokenizer_of_the_hub_counts_once_it_was_pulled(tmp_path: Path) -> Non
 )
 def test_specifiers_against_the_versions_we_can_drive(specifier: str, fits: bool) -> None:
     assert satisfiable(specifier, SpecifierSet(">=1.3,<1.4")) is fits
+
+
+def own_file(directory: Path, **keys: object) -> Path:
+    """Write a models.yaml of the user's with one entry, `mine`, whose keys stand from line 4 on."""
+    known = {"backend": "hybrid", "folder": ".", "template": "chatml", "context_length": 64, "memory_mb": 1}
+    lines = [f"    {key}: {value}" for key, value in (known | keys).items()]
+    path = directory / "models.yaml"
+    path.write_text("\n".join(["version: 1", "models:", "  mine:", *lines, "    license: {id: MIT}", ""]))
+    return path
+
+
+def test_entries_of_one_s_own_without_files_are_named_with_their_line(tmp_path: Path) -> None:
+    file = own_file(tmp_path)
+    settings = Settings(models_dir=tmp_path / "models", models_file=file)
+    registry = load_registry(settings)
+    assert registry.missing() == [
+        f"{file}:5: models.mine.folder: nothing usable is at {tmp_path}/models/mine. "
+        f"Its entry names no source to pull from: put its files at {tmp_path}/models/mine"
+    ]
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    (tmp_path / "models" / "mine" / "meta2.json").touch()
+    assert load_registry(settings).missing() == []
+
+
+def test_a_message_about_an_entry_says_where_it_stands_if_it_is_one_s_own(tmp_path: Path) -> None:
+    file = own_file(tmp_path)
+    registry = load_registry(Settings(models_dir=tmp_path, models_file=file))
+    mine, packaged = registry.resolve("mine"), registry.resolve("smollm2-135m")
+    assert registry.located(mine, "template", "odd") == f"{file}:6: models.mine.template: odd"
+    assert registry.located(packaged, "template", "odd") == "odd"
+    assert Registry({"mine": mine}).located(mine, "template", "odd") == "odd"
+
+
+def test_the_server_says_at_its_start_what_is_wrong_with_models_of_one_s_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = own_file(tmp_path, template="gone.jinja")
+    settings = Settings(models_dir=tmp_path / "models", models_file=file)
+    with caplog.at_level("WARNING", "server.app"):
+        create_app(settings, load_registry(settings))
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == ("WARNING", load_registry(settings).missing()[0])
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    (tmp_path / "models" / "mine" / "meta2.json").touch()
+    caplog.clear()
+    with caplog.at_level("WARNING", "server.app"):
+        create_app(settings, load_registry(settings))
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert record.getMessage().startswith(f"{file}:6: models.mine.template: mine is not served. ")

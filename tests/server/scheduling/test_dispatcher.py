@@ -166,7 +166,7 @@ async def test_what_the_worker_refuses_is_an_error_and_the_worker_goes_on(tmp_pa
 async def test_a_model_that_is_not_installed_is_refused_at_once(tmp_path: Path) -> None:
     async with harness(tmp_path) as h:
         (tmp_path / "a" / "meta2.json").unlink()
-        with pytest.raises(ModelNotInstalled, match="rkserve pull a"):
+        with pytest.raises(ModelNotInstalled, match="RKSERVE_MODELS_DIR/a"):
             h.submit("a", "tokens:1")
 
 

@@ -160,11 +160,18 @@ async def test_a_worker_freezes_in_the_load(tmp_path: Path, command: str) -> Non
         await fails(h, "tokens:1", BackendTimeout)
 
 
-async def test_a_worker_freezes_idle(tmp_path: Path) -> None:
+async def test_a_worker_freezes_idle(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with harness(tmp_path, **FROZEN) as h:
         pid = int(await h.answer("a", "pid"))
         os.kill(pid, signal.SIGSTOP)
-        await until(lambda: not h.status("a").loaded, "notice of the freeze")
+        with caplog.at_level("INFO", "server.workers"):
+            await until(lambda: not h.status("a").loaded, "notice of the freeze")
+            await until(lambda: not h.dispatcher._pool.slots, "its end")
+        # We ended it: nobody did by hand, nor the kernel.
+        assert caplog.records[-1].getMessage() == (
+            f"the worker of a, pid {pid}, was ended: it gave no sign of life for 1 s"
+        )
+        assert "SIGKILL" not in caplog.text
         assert int(await h.answer("a", "pid")) != pid
 
 

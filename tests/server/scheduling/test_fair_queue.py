@@ -253,3 +253,32 @@ def test_no_job_waits_longer_than_its_turn_and_its_passes_allow(arrivals: list[t
         if turn <= 200:
             for client in "abcd":
                 jobs.push(f"{on_npu}-{client}-new{turn}", client, "npu")
+
+
+def users_of_a(*names: str, per_client: int = 0) -> FairQueue[str]:
+    """Jobs `m-a-USER-NUMBER` of one client's users, then one of client b."""
+    made: FairQueue[str] = FairQueue(100, per_client)
+    for number, name in enumerate(names):
+        made.push(f"m-a-{name}-{number}", "a", "npu", user=name)
+    made.push("m-b", "b", "npu")
+    return made
+
+
+def test_a_client_does_not_get_more_turns_by_naming_more_users() -> None:
+    jobs = users_of_a(*(f"u{number}" for number in range(30)))
+    assert drain(jobs)[:3] == ["m-a-u0-0", "m-b", "m-a-u1-1"]
+
+
+def test_within_a_client_its_users_take_turns() -> None:
+    jobs = users_of_a("x", "x", "x", "y", "x", "z")
+    expected = [job for job, _ in jobs.positions()]
+    assert expected == ["m-a-x-0", "m-b", "m-a-y-3", "m-a-z-5", "m-a-x-1", "m-a-x-2", "m-a-x-4"]
+    assert drain(jobs) == expected
+
+
+def test_the_bound_of_a_client_counts_all_its_users() -> None:
+    jobs = users_of_a("x", "y", per_client=2)
+    with pytest.raises(QueueFull) as caught:
+        jobs.push("m-a-z-2", "a", "npu", user="z")
+    assert (caught.value.limit, caught.value.of_client) == (2, True)
+    jobs.push("m-b-2", "b", "npu")

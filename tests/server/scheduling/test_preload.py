@@ -15,7 +15,7 @@ from tests.server.workers.harness import Harness, harness, until
 
 async def test_preloaded_models_are_there_without_a_request(tmp_path: Path) -> None:
     async with harness(tmp_path, cpu=("a", "b", "c"), preload=("a", "b")) as h:
-        assert not h.dispatcher.ready
+        assert h.dispatcher.unready() == {"a": None, "b": None}
         await until(lambda: h.dispatcher.ready, "the preload")
         assert (h.status("a").pinned, h.status("b").loaded, h.status("c").loaded) == (True, True, False)
 
@@ -33,7 +33,7 @@ async def test_a_preload_that_fails_leaves_the_server_running(tmp_path: Path) ->
     await h.dispatcher.start()
     try:
         await until(lambda: h.status("b").loaded, "the other preload")
-        assert not h.dispatcher.ready
+        assert h.dispatcher.unready() == {"a": "segment 3 is damaged"}
         assert h.status("a").error == "segment 3 is damaged"
         assert await h.answer("b", "tokens:1") == "t0 "
         h.script_load("a", "")  # mended: the next request loads it, and it stays
@@ -49,8 +49,8 @@ async def test_a_preload_that_is_not_installed_says_so(tmp_path: Path) -> None:
     await h.dispatcher.start()
     try:
         await until(lambda: h.status("a").error, "the reason")
-        assert "rkserve pull a" in (h.status("a").error or "")
-        assert not h.dispatcher.ready
+        assert "RKSERVE_MODELS_DIR/a" in (h.status("a").error or "")
+        assert h.dispatcher.unready() == {"a": h.status("a").error}
     finally:
         await h.dispatcher.stop()
 
@@ -65,6 +65,7 @@ async def test_a_pinned_model_comes_back_after_a_crash(tmp_path: Path) -> None:
         pid = int(await h.answer("a", "pid"))
         os.kill(pid, signal.SIGSEGV)
         await until(lambda: not h.dispatcher.ready, "notice of the crash")
+        assert h.dispatcher.unready() == {"a": None}  # it comes back by itself
         await until(lambda: h.dispatcher.ready, "the reload")
         assert int(await h.answer("a", "pid")) != pid
 

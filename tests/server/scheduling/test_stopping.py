@@ -10,7 +10,7 @@ import pytest
 from backends.protocol import Delta, Finished, Loading, Prefill
 from server.errors import ServerBusy
 from server.scheduling import Run
-from tests.server.workers.harness import children, first, harness
+from tests.server.workers.harness import children, first, harness, until
 
 GRACE_S = 0.5
 
@@ -56,6 +56,21 @@ async def test_a_load_is_given_up_at_once(tmp_path: Path, command: str) -> None:
             assert asyncio.get_running_loop().time() - begun < 3  # the grace time is 5
             assert not children()
             assert "stopping" in await cut(run)
+
+
+async def test_a_load_that_is_given_up_makes_one_calm_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with harness(tmp_path, preload=("a",)) as h:
+        h.script_load("a", "hang")
+        await until(lambda: h.loads("a"), "the load")
+        with caplog.at_level("INFO", "server"):
+            await h.dispatcher.stop()
+        (record,) = caplog.records
+        assert record.levelname == "INFO"
+        assert record.getMessage() == (
+            f"the worker of a, pid {h.loads('a')[0]}, was ended: the server is stopping"
+        )
 
 
 async def test_stopping_just_as_a_worker_starts(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ class Harness:
 
     def status(self, name: str) -> ModelStatus:
         """Return a model's state."""
-        return next(status for status in self.dispatcher.status() if status.id == name)
+        return self.dispatcher.status_of(self.entries[name])
 
     def _available(self) -> int:
         # What a machine of `available_mb` would have left, if each worker took what its entry says.

@@ -8,9 +8,11 @@ Every token is `t<i> `.
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,6 +92,10 @@ class Scripted:
                         tokens += 1
                         time.sleep(delay or 0.01)
                     return "cancelled", usage(text, tokens)
+                case "text":  # one delta of so many characters
+                    sink.delta("x" * int(number), 1, None)
+                case "late":  # text from a thread of the engine's own, when the run has ended
+                    threading.Timer(number, sink.delta, ("late", 1, None)).start()
                 case "pid":
                     sink.delta(f"{os.getpid()}", 1, None)
                 case "runs":
@@ -112,6 +118,17 @@ class Scripted:
     def close(self) -> None:
         for name, number in self._on_close:
             act(name, number)
+
+
+class Lingering(io.StringIO):
+    """A standard output that takes its time when it is flushed, which a worker does as it exits."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def flush(self) -> None:
+        time.sleep(self._seconds)
 
 
 def usage(text: str, tokens: int) -> Usage:
@@ -158,6 +175,8 @@ def act(name: str, number: float) -> None:
         case "child":  # a grandchild of the server that holds the pipe open
             if os.fork() == 0:
                 time.sleep(1000)
+        case "linger":  # so long after its last message, before it exits
+            sys.stdout = Lingering(number)
         case "cannot-load":
             raise BackendError("model_corrupt", "segment 3 is damaged")
         case "blames-request":

@@ -13,7 +13,8 @@ import pytest
 
 from backends.protocol import Delta, Loading, Prefill
 from server.errors import BackendCrashed, BackendTimeout, LoadFailed
-from server.workers.client import RunEvent, WorkerClient
+from server.workers.client import WorkerClient
+from server.workers.pending import RunEvent
 from server.workers.timeouts import Timeouts
 from tests.server.workers.harness import WORKER_COMMAND, children, params, spec
 from tests.server.workers.scripted import LOAD_SCRIPT
@@ -28,7 +29,7 @@ async def client(path: Path, command: Any = WORKER_COMMAND, **timeouts: float) -
     try:
         yield made
     finally:
-        made.kill(BackendCrashed("the test is over"))
+        made.kill(BackendCrashed("the test is over"), "the test is over")
         await asyncio.wait_for(made.gone, 10)
         assert not children()
 
@@ -96,7 +97,7 @@ async def test_everyone_who_waits_is_told_of_the_end(tmp_path: Path) -> None:
         run = asyncio.ensure_future(made.generate(params("hang"), lambda _: None))
         count = asyncio.ensure_future(made.count(params("slow-count").prompt))
         await asyncio.sleep(0.1)
-        made.kill(BackendTimeout("enough"))
+        made.kill(BackendTimeout("enough"), "enough")
         for waiting in (run, count):
             with pytest.raises(BackendTimeout, match="enough"):
                 await waiting

@@ -8,7 +8,7 @@ from typing import get_args
 import psutil
 import pytest
 
-from backends.base import ErrorCode, GenerateParams, Sampling, Span
+from backends.base import ErrorCode, GenerateParams, Image, Sampling, Span
 from server.errors import InvalidRequest, LoadFailed, ModelCorrupt
 from server.registry.entry import example_entry
 from server.settings import Settings
@@ -31,14 +31,14 @@ def test_prefill_may_take_a_minute_and_two_more_per_thousand_tokens() -> None:
 
 
 def test_a_prompt_has_no_more_tokens_than_bytes_or_context() -> None:
-    def bound(text: str, images: list[bytes] | None = None) -> int:
+    def bound(text: str, images: list[Image] | None = None) -> int:
         spans = [Span(text, False), Span("ab", True)]
         return most_tokens(GenerateParams(prompt=spans, sampling=Sampling(), images=images or []), 2048)
 
     assert bound("中文") == 3 + 3 + 2
     assert bound("\ud800") == 1 + 2
     assert bound("x" * 9999) == 2048
-    assert bound("x", [b"image"]) == 2048
+    assert bound("x", [Image(b"image", "messages.0.content.0")]) == 2048
 
 
 @pytest.mark.parametrize("code", get_args(ErrorCode))

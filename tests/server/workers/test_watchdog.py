@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -20,11 +21,11 @@ class Clock:
     def time(self) -> float:
         return self.now
 
-    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
-        return self.call_at(self.now + delay, callback)
+    def call_later(self, delay: float, callback: Callable[..., None], *args: object) -> Timer:
+        return self.call_at(self.now + delay, callback, *args)
 
-    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        timer = Timer(when, callback)
+    def call_at(self, when: float, callback: Callable[..., None], *args: object) -> Timer:
+        timer = Timer(when, partial(callback, *args))
         self._timers.append(timer)
         return timer
 

@@ -98,6 +98,14 @@ def build_selftest(*, machine: str | None = None, sanitizers: str = "address,und
     return tools.link("selftest", [version, rest], flags)
 
 
+def compiler_command() -> list[str]:
+    """Return the command of a C++ compiler for this machine, for programs that call the stand-in.
+
+    Raises NoCompiler.
+    """
+    return _compiler(platform.machine())
+
+
 def _core() -> list[Path]:
     return [p for p in sorted(SOURCES.glob("*.cpp")) if not p.name.startswith(("api_1_", "version"))]
 
@@ -106,14 +114,14 @@ def _compiler(machine: str, libc: str = f"gnu.{ZIG_GLIBC}") -> list[str]:
     command = os.environ.get("CXX") or "g++" if machine == platform.machine() else f"{machine}-linux-gnu-g++"
     if shutil.which(command):
         return [command, "-static-libstdc++", "-static-libgcc"]
-    return [_zig(command), "-m", "ziglang", "c++", "-target", f"{machine}-linux-{libc}"]
+    return [zig_python(command), "-m", "ziglang", "c++", "-target", f"{machine}-linux-{libc}"]
 
 
 def _cache() -> Path:
     return platformdirs.user_cache_path("rkserve") / "standin"
 
 
-def _zig(missing: str) -> str:
+def zig_python(missing: str) -> str:
     """Return a Python that has ziglang: this one, or one of an environment made for it."""
     if importlib.util.find_spec("ziglang") is not None:
         return sys.executable

@@ -161,6 +161,7 @@ int Engine::clear_kv_cache(bool keep_system_prompt, const int* start, const int*
   const size_t kept = keep_system_prompt && model_.chat ? tokenize(model_.script, model_.chat->system).size() : 0;
   for (KvCache& cache : model_.caches) cache.truncate(kept);
   model_.paused.reset();
+  model_.spoiled = false;
   return 0;
 }
 
@@ -195,7 +196,8 @@ int Engine::set_function_tools(const std::string& system, const std::string& too
 
 int Engine::load_lora(const std::string& path, const std::string& name, float scale) {
   if (busy()) return -1;
-  if (access(path.c_str(), R_OK) != 0) {
+  if (model_.script.adapters == "segv") strike(FaultKind::Segv);
+  if (access(path.c_str(), R_OK) != 0 || model_.script.adapters == "refuse") {
     model_.log.line("failed to load lora " + path);
     return -1;
   }

@@ -37,6 +37,7 @@ struct Model {
   std::optional<Paused> paused;         // a callback returned 1
 
   int runs = 0;
+  bool spoiled = false;                 // by an abort, until the caches are emptied by hand
   size_t turn = 0;                      // unconditional answers given so far
   std::vector<int32_t> last_prompt, last_answer;
 

@@ -263,6 +263,17 @@ void Run::feed_last(size_t slot) {
   slots_[slot].has_last = false;
 }
 
+// A token given by its id may tell the time: when the run began, and now.
+std::string Run::clocked(const std::string& bytes) const {
+  if (bytes.find("{{") == std::string::npos) return bytes;
+  std::string out = bytes;
+  const std::pair<const char*, int64_t> clocks[] = {{"{{began}}", started_ns_}, {"{{now}}", now_ns()}};
+  for (const auto& [mark, ns] : clocks) {
+    if (const size_t at = out.find(mark); at != std::string::npos) out.replace(at, std::strlen(mark), std::to_string(ns));
+  }
+  return out;
+}
+
 Run::End Run::show(size_t slot, const Event& event, LLMCallState& state) {
   Slot& s = slots_[slot];
   if (event.null_text) {
@@ -270,7 +281,7 @@ Run::End Run::show(size_t slot, const Event& event, LLMCallState& state) {
   } else if (model_.init.skip_special_token && is_special(model_.script, event.id)) {
     delivery_.token(slot, event.id, "");
   } else {
-    delivery_.token(slot, event.id, event.bytes);
+    delivery_.token(slot, event.id, clocked(event.bytes));
   }
   state = event.state.value_or(RKLLM_RUN_NORMAL);
   s.last = event.id;
@@ -320,8 +331,8 @@ Run::End Run::answer_of_callback(int answer) {
 }
 
 Run::End Run::decode() {
-  const bool stranger = model_.script.mismatch == "garbage" &&
-                        versions_differ(model_.script.toolkit, model_.script.runtime.value_or(kVersion));
+  const bool stranger = model_.spoiled || (model_.script.mismatch == "garbage" &&
+                        versions_differ(model_.script.toolkit, model_.script.runtime.value_or(kVersion)));
   if (resumes_ && model_.paused->answers.size() == slots_.size()) {
     for (size_t slot = 0; slot < slots_.size(); ++slot) slots_[slot].answer = std::move(model_.paused->answers[slot]);
   } else {
@@ -485,6 +496,7 @@ int Run::finish(End end) {
     model_.log.line(timing);
   }
   if (end == End::Abort && script.after_abort == "cleared") model_.clear_caches();
+  if (end == End::Abort && script.after_abort == "spoiled") model_.spoiled = true;
   const bool silent = end == End::Pause || error_shown_ || (end == End::Abort && script.abort_state == "none");
   if (!silent) {
     delivery_.send(state);

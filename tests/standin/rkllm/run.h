@@ -42,6 +42,7 @@ class Run {
   End decode();
   End states();
   End step(size_t slot, LLMCallState& state);
+  std::string clocked(const std::string& bytes) const;
   End show(size_t slot, const Event& event, LLMCallState& state);
   void feed_last(size_t slot);
   std::vector<float> rows(size_t slot, bool logits, int width) const;

@@ -245,7 +245,7 @@ void read_abort(const Json& json, Script& script) {
   keys.take("prefill_ms", script.abort_prefill_ms);
   keys.choose("effect", script.abort_effect, {"stop", "ignored", "hang_run", "hang_call"});
   keys.choose("state", script.abort_state, {"finish", "error", "none"});
-  keys.choose("cache", script.after_abort, {"keep", "cleared"});
+  keys.choose("cache", script.after_abort, {"keep", "cleared", "spoiled"});
   keys.take("return", script.abort_return);
   keys.choose("idle", script.abort_idle, {"refused", "ok", "sticky"});
   keys.done();
@@ -318,6 +318,7 @@ void read_all(const Json& json, Script& script) {
   keys.take("logits_agree", script.logits_agree);
   if (const Json* vision = keys.find("vision")) read_vision(*vision, script);
   keys.choose("prompt_cache", script.prompt_cache, {"ok", "refuse", "segv", "silent"});
+  keys.choose("adapters", script.adapters, {"ok", "refuse", "segv"});
   if (const Json* faults = keys.find("faults")) {
     for (const Json& fault : faults->array()) script.faults.push_back(read_fault(fault));
   }

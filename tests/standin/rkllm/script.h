@@ -81,7 +81,7 @@ struct Script {
   bool reuse_prompt = true, reuse_token = true, reuse_multimodal = true, reuse_after_edit = true, reuse_across_lora = false;
   bool feed_last = false;               // the last token of an answer is in the cache too
   bool pause_keeps_cache = true;
-  std::string after_abort = "keep";     // keep | cleared
+  std::string after_abort = "keep";     // keep | cleared | spoiled (babbles until the cache is emptied)
   int overflow_margin = 4;              // context the runtime keeps for itself
   bool overflow_callback = false;       // an ERROR callback besides the -1
   std::string shift_mark = "<<context shifted>>";
@@ -118,6 +118,7 @@ struct Script {
   int image_width = 0, image_height = 0; // 0: any
   std::optional<std::string> image_start, image_end, image_content;
   std::string prompt_cache = "ok";      // ok | refuse | segv (when a file is corrupt) | silent (saves nothing and says it has)
+  std::string adapters = "ok";          // ok | refuse | segv
 
   std::vector<Fault> faults;
 };

@@ -12,7 +12,7 @@ from server.workers.timeouts import Timeouts
 from server.workers.watchdog import Watchdog
 
 
-class Vigil:
+class HangDetector:
     """Calls `on_hang` with what the worker fails to do, as in "The worker <did not ...>". Begins at once."""
 
     def __init__(self, timeouts: Timeouts, on_hang: Callable[[str], None]) -> None:

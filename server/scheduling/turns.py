@@ -1,0 +1,105 @@
+"""Whose turn it is: jobs wait here, and come out when there is a worker, memory and, if need be, the NPU.
+
+The queue knows the order among jobs and clients; what can start at this moment is told to it from here.
+Starts nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from server.registry import Entry
+from server.scheduling.fair_queue import FairQueue, Fit
+from server.scheduling.npu_turn import NpuTurn
+from server.scheduling.run import Run
+from server.workers.npu import uses_npu
+from server.workers.pool import Pool, Room
+
+
+class Turns:
+    """The waiting jobs. npu_present: whether the machine has an NPU, which decides for some models."""
+
+    def __init__(self, queue: FairQueue[Run], pool: Pool, npu: NpuTurn, *, npu_present: bool) -> None:
+        self._queue = queue
+        self._pool = pool
+        self._npu = npu
+        self._npu_present = npu_present
+        self._npu_user: Run | None = None
+        self._npu_wanted = False
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._queue)
+
+    def waiting(self, entry: Entry) -> list[Run]:
+        """Return the waiting jobs of one model."""
+        return [run for run in self._queue if run.job.entry.id == entry.id]
+
+    def push(self, run: Run, *, bounded: bool) -> None:
+        """Let a job wait. Raises QueueFull, unless it is not `bounded`."""
+        job = run.job
+        self._queue.push(run, job.client, self._lane(job.entry), user=job.user, bounded=bounded)
+
+    def remove(self, run: Run) -> bool:
+        """Take a job out. Returns whether it was waiting."""
+        return self._queue.remove(run)
+
+    def next(self) -> Run | None:
+        """Return the job whose turn it is, None if none can start now. `done` gives its turn on."""
+        while True:
+            self._npu_wanted = False
+            if (run := self._queue.pop(self._fit, self._hinders)) is not None:
+                if self._uses_npu(run.job.entry):
+                    self._npu_user = run
+                return run
+            if not (self._npu_wanted and self._npu.request()):
+                return None
+
+    def done(self, run: Run) -> None:
+        """Note that a job has ended, and with it what it used."""
+        if self._npu_user is run:
+            self._npu_user = None
+
+    def tell(self) -> None:
+        """Tell those who wait how they stand, and give the NPU back if nobody uses it."""
+        for run, position in self._queue.positions():
+            run.queued(position)
+        self.release_npu()
+
+    def release_npu(self) -> None:
+        """Give the NPU back if nobody uses it."""
+        if self._npu_user is None:
+            self._npu.release()
+
+    def _fit(self, run: Run) -> Fit:
+        entry = run.job.entry
+        slot = self._pool.get(entry)
+        if slot is not None and not slot.idle:
+            return Fit.BLOCKED
+        room = None if slot is not None else self._pool.room(entry)
+        if room is Room.WAIT:
+            return Fit.BLOCKED
+        if room is not Room.NEVER and self._uses_npu(entry) and not self._npu_free():
+            return Fit.BLOCKED
+        # A model that has come not to fit at all is let through too, to be refused with the reason.
+        return Fit.READY if room is None else Fit.SWAP
+
+    def _npu_free(self) -> bool:
+        if self._npu_user is not None:
+            return False
+        self._npu_wanted = True
+        return self._npu.held
+
+    def _hinders(self, granted: Run, waiting: Run) -> bool:
+        runs, waits = granted.job.entry, waiting.job.entry
+        if self._uses_npu(runs) and self._uses_npu(waits):
+            return True
+        if runs.id == waits.id or self._pool.get(waits) is not None:
+            return False
+        slot = self._pool.get(runs)
+        return not (slot is not None and slot.pinned) and not self._pool.fits(waits)
+
+    def _uses_npu(self, entry: Entry) -> bool:
+        return uses_npu(entry, self._npu_present)
+
+    def _lane(self, entry: Entry) -> str:
+        return "npu" if self._uses_npu(entry) else f"cpu {entry.id}"

@@ -1,0 +1,78 @@
+"""rkserve convert gguf: what it prints makes the model served, pasted as it stands."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.convert.gguf_files import gguf_config, write_gguf
+from tests.server.cli.command import COMMAND, ROOT, environment, models_dir, rkserve
+from tests.serving import running_server
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_conversion_which_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "deep.gguf", gguf_config(num_layers=120))
+    process = subprocess.Popen(
+        [*COMMAND, "convert", "gguf", "deep.gguf", "--out", "deep"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert "reading deep.gguf" in process.stderr.readline()
+        while not (tmp_path / ".deep.partial").exists():
+            assert process.poll() is None
+            time.sleep(0.01)  # another process works: there is no event of it to wait for
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+        assert process.stderr.read().splitlines()[-1] == "rkserve: interrupted"
+    finally:
+        process.kill()
+        process.communicate()
+    assert [path.name for path in tmp_path.iterdir()] == ["deep.gguf"]
+
+
+@pytest.mark.parametrize("has_file", [False, True], ids=["a new models.yaml", "added to one"])
+def test_the_printed_entry_is_served_as_it_stands(has_file: bool, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "little.gguf")
+    file = tmp_path / "config" / "rkserve" / "models.yaml"
+    file.parent.mkdir(parents=True)
+    if has_file:
+        file.write_text("version: 1\nmodels:\n")
+    done = rkserve("convert", "gguf", "little.gguf", "--out", "my little: model", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert str(file) in done.stderr.splitlines()[-1]
+    with file.open("a") as yaml:
+        yaml.write(done.stdout)
+    with running_server(
+        [*COMMAND, "serve"],
+        models_dir=models_dir(tmp_path),
+        cwd=tmp_path,
+        environment={"PYTHONPATH": str(ROOT)},
+    ) as url:
+        answer = httpx2.post(
+            f"{url}/v1/chat/completions",
+            json={"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3, "temperature": 0},
+            timeout=60,
+            trust_env=False,
+        )
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["model"] == "my-little-model"
+    assert answer.json()["usage"]["completion_tokens"] >= 1
+
+
+@pytest.mark.parametrize("name", ["no", "123", "..", "模型", "a b", "x" * 200])
+def test_any_folder_gets_an_id_that_models_yaml_takes(name: str, tmp_path: Path) -> None:
+    from convert.entry import entry_id
+    from server.names import MODEL_ID
+
+    assert MODEL_ID.fullmatch(entry_id(name))

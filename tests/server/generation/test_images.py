@@ -1,0 +1,104 @@
+"""Images on their way into a job: which go along, under which number, and which requests are refused."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backends.base import Image, Span
+from server.errors import UnsupportedParameter
+from server.generation.params import placed_images
+from server.generation.request import GenerationRequest
+from server.generation.service import GenerationService
+from server.registry import Entry, Registry
+from server.settings import Settings
+from server.templates import Templates
+from tests.server.scripted import ScriptedDispatcher, entry, install
+from tests.vision.pictures import quadrants, saved
+
+PICTURES = [saved(quadrants(8 + n, 8)) for n in range(3)]
+VISION = {"file": "encoder.onnx", "size": (448, 448)}
+
+
+def picture(index: int) -> dict[str, Any]:
+    url = "data:image/png;base64," + base64.b64encode(PICTURES[index]).decode()
+    return {"type": "image", "index": index, "url": url, "field": f"messages.{2 * index}.content.0"}
+
+
+def turns() -> list[dict[str, Any]]:
+    chat: list[dict[str, Any]] = []
+    for index in range(3):
+        chat.append({"role": "user", "content": [picture(index), {"type": "text", "text": "what?"}]})
+        chat.append({"role": "assistant", "content": "that"})
+    return chat[:-1]
+
+
+class Counting(ScriptedDispatcher):
+    """Counts 100 tokens an image and one a character."""
+
+    async def count(self, entry: Entry, prompt: Sequence[Span]) -> int | None:
+        return sum(100 if span.image is not None else len(span.text) for span in prompt)
+
+
+def service(directory: Path, **keys: Any) -> tuple[GenerationService, Counting]:
+    known = {"backend": "rkllm", "vision": VISION, "capabilities": ("chat", "vision")}
+    model = entry("viewer", **(known | keys))
+    install(model, directory)
+    if model.vision is not None:
+        (model.path(directory).parent / model.vision.file).write_bytes(b"graph")
+    dispatcher = Counting()
+    settings = Settings(models_dir=directory)
+    registry = Registry({"viewer": model}, directory)
+    return GenerationService(settings, registry, Templates(directory), dispatcher), dispatcher
+
+
+def request() -> GenerationRequest:
+    return GenerationRequest(model="viewer", messages=turns(), client="c", n=2)
+
+
+async def test_all_images_go_along_with_each_answer(tmp_path: Path) -> None:
+    generations, dispatcher = service(tmp_path)
+    generation = await generations.prepare(request())
+    assert [event async for event in generation.events()]
+    for params in dispatcher.jobs[-1].params:
+        assert params.images == [
+            Image(data, f"messages.{2 * index}.content.0") for index, data in enumerate(PICTURES)
+        ]
+        assert [span.image for span in params.prompt if span.image is not None] == [0, 1, 2]
+
+
+async def test_images_of_turns_that_are_left_out_stay_behind(tmp_path: Path) -> None:
+    generations, dispatcher = service(
+        tmp_path, overflow="truncate_oldest", context_length=300, max_tokens=50, template="chatml"
+    )
+    generation = await generations.prepare(request())
+    assert generation.dropped == ("messages",)
+    assert [event async for event in generation.events()]
+    (params, _) = dispatcher.jobs[-1].params
+    assert params.images == [Image(PICTURES[2], "messages.4.content.0")]
+    assert [span.image for span in params.prompt if span.image is not None] == [0]
+
+
+def test_a_place_that_belongs_to_no_image_is_dropped() -> None:
+    images = [Image(b"a", "x"), Image(b"b", "y")]
+    prompt = [Span("", True, 1), Span("t", False), Span("", True, 7), Span("", True, 0), Span("", True, 1)]
+    assert placed_images(prompt, images) == (
+        [Span("", True, 0), Span("t", False), Span("", True, 1), Span("", True, 2)],
+        [images[1], images[0], images[1]],
+    )
+
+
+async def test_an_entry_without_vision_and_one_whose_encoder_is_gone(tmp_path: Path) -> None:
+    generations, _ = service(tmp_path / "a", vision=None, capabilities=("chat",))
+    with pytest.raises(UnsupportedParameter, match="takes no images") as caught:
+        await generations.prepare(request())
+    assert caught.value.param == "messages.0.content.0"
+    generations, _ = service(tmp_path / "b")
+    encoder = tmp_path / "b" / "viewer" / "encoder.onnx"
+    encoder.unlink()
+    with pytest.raises(UnsupportedParameter, match=str(encoder)):
+        await generations.prepare(request())

