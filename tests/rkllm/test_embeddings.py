@@ -79,10 +79,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Board, Se
     board.add("nan", QWEN, embd=WIDTH, hidden_values="nan")
     board.add("zero", QWEN, embd=WIDTH, hidden_values="zero")
     board.add("untokenized", {**EMBEDDING, "embeddings": {}}, embd=WIDTH, specials={"<|im_end|>": 258})
+    board.add("texts-only", {**QWEN, "rkllm": {"input": "text"}}, embd=WIDTH)
     board.add("chatty", answers=["Hello."])
     both = {**QWEN, "capabilities": ["chat", "embeddings"], "eos": ["<|im_end|>"]}
     board.add("both", both, embd=WIDTH, eos=[2], answers=["Hello."])
-    for model in ("mean", "pieces", "cls", "new-rows", "few-rows", "nan", "zero", "both"):
+    for model in ("mean", "pieces", "cls", "texts-only", "new-rows", "few-rows", "nan", "zero", "both"):
         add_tokenizer(board.models / model)
     with board.serve() as server:
         yield board, server
@@ -198,8 +199,9 @@ def test_without_a_tokenizer_text_goes_in_as_text(served: tuple[Board, Server]) 
     ids = token_ids(run["prompt"], {"<|im_end|>": 258})
     assert made.data[0].embedding == near(last_row(ids))
     assert made.usage.prompt_tokens == len(ids)
-    error = refused(server, model="untokenized", input=[1, 2, 3])
-    assert (error.status_code, error.code, error.param) == (400, "unsupported_parameter", "input")
+    for model in ("untokenized", "texts-only"):
+        error = refused(server, model=model, input=[1, 2, 3])
+        assert (error.status_code, error.code, error.param) == (400, "unsupported_parameter", "input")
 
 
 @pytest.mark.parametrize(
