@@ -135,12 +135,12 @@ class EmbedInput(msgspec.Struct, frozen=True, kw_only=True):
 class EmbedParams(msgspec.Struct, frozen=True, kw_only=True):
     """Texts to embed, each into a vector of its own.
 
-    dimensions None: vectors as long as the model makes them. owner: as in GenerateParams.
+    dimensions None: vectors as long as the model makes them. They have no owner: nothing computed for one is
+    used for another.
     """
 
     inputs: list[EmbedInput]
     dimensions: int | None = None
-    owner: str = ""
 
 
 class TopLogprob(msgspec.Struct, frozen=True, array_like=True):

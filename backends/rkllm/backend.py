@@ -234,7 +234,10 @@ class RkllmBackend:
         if encoded.tokens > most:
             return [f"prompt_cache has no effect: the fixed prompt has {encoded.tokens} tokens, over {most}."]
         model = Path(self._spec.path)
-        key = prompt_cache.cache_key(str(version), model, self._context.length, encoded.prompt)
+        try:
+            key = prompt_cache.cache_key(str(version), model, self._context.length, encoded.prompt)
+        except OSError as error:
+            return [f"prompt_cache has no effect: {model} cannot be seen any more ({error.strerror})."]
         warning = PromptCache(Path(options.directory), key).prepare(self._session, encoded.prompt)
         return [] if warning is None else [warning]
 

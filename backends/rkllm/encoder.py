@@ -86,6 +86,12 @@ class Encoder:
                 "unsupported_parameter",
                 "Token ids cannot be checked, since the entry of this model names no tokenizer. Send text.",
             )
+        if self._as_text:
+            raise BackendError(
+                "unsupported_parameter",
+                "The entry of this model says that its runtime takes texts only (rkllm: {input: text}). Send "
+                "text.",
+            )
         if not token_ids:
             raise prompts.empty_prompt()
         size = len(self.tokenizer.vocabulary)

@@ -19,13 +19,14 @@ MOST_CHARACTERS = 2_000_000
 class EmbeddingRequest:
     """What a client wants to have embedded. inputs: texts, or token ids.
 
-    listed: they came as a list, so that errors name an index. query: they are questions, before which the
-    entry's instruction is put.
+    client, user: as in GenerationRequest. listed: they came as a list, so that errors name an index. query:
+    they are questions, before which the entry's instruction is put.
     """
 
     model: str | None
     inputs: Sequence[str | Sequence[int]]
     client: str
+    user: str = ""
     listed: bool = True
     dimensions: int | None = None
     query: bool = False
@@ -68,8 +69,8 @@ class EmbeddingService:
             _input(one, before, f"input.{index}" if request.listed else "input")
             for index, one in enumerate(request.inputs)
         ]
-        params = EmbedParams(inputs=inputs, dimensions=request.dimensions, owner=request.client)
-        return Job(entry=entry, client=request.client, embed=params)
+        params = EmbedParams(inputs=inputs, dimensions=request.dimensions)
+        return Job(entry=entry, client=request.client, user=request.user, embed=params)
 
     async def run(self, job: Job) -> Embeddings:
         """Queue a job and run it to its end. Cancelling this cancels the work. Raises ApiError subclasses."""

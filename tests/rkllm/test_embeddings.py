@@ -73,15 +73,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Board, Se
     pooled = {**QWEN, "embeddings": {"pooling": "mean", "normalize": False}}
     board.add("mean", pooled, embd=WIDTH)
     board.add("pieces", pooled, embd=WIDTH, hidden_split=True)
+    board.add("new-rows", pooled, embd=WIDTH, hidden_rows="new")
     board.add("cls", {**QWEN, "embeddings": {"pooling": "cls"}}, embd=WIDTH, hidden_empty_first=False)
     board.add("few-rows", pooled, embd=WIDTH, hidden_rows="last")
     board.add("nan", QWEN, embd=WIDTH, hidden_values="nan")
     board.add("zero", QWEN, embd=WIDTH, hidden_values="zero")
     board.add("untokenized", {**EMBEDDING, "embeddings": {}}, embd=WIDTH, specials={"<|im_end|>": 258})
+    board.add("texts-only", {**QWEN, "rkllm": {"input": "text"}}, embd=WIDTH)
     board.add("chatty", answers=["Hello."])
     both = {**QWEN, "capabilities": ["chat", "embeddings"], "eos": ["<|im_end|>"]}
     board.add("both", both, embd=WIDTH, eos=[2], answers=["Hello."])
-    for model in ("mean", "pieces", "cls", "few-rows", "nan", "zero", "both"):
+    for model in ("mean", "pieces", "cls", "texts-only", "new-rows", "few-rows", "nan", "zero", "both"):
         add_tokenizer(board.models / model)
     with board.serve() as server:
         yield board, server
@@ -180,11 +182,12 @@ def test_first_token_pooling(server: Server) -> None:
 
 
 def test_a_prefix_in_the_cache_changes_nothing(server: Server) -> None:
-    # With mean pooling rows that are not computed again would be missing.
-    once = server.client.embeddings.create(model="mean", input="one two three four").data[0].embedding
-    longer = server.client.embeddings.create(model="mean", input="one two three four five").data[0].embedding
-    again = server.client.embeddings.create(model="mean", input="one two three four").data[0].embedding
-    assert once == again != longer
+    # This runtime shows the rows it has just computed: of what it finds in its cache there would be none.
+    texts = ["one two three four", "one two three four five", "one two three four"]
+    once, longer, again = server.client.embeddings.create(model="new-rows", input=texts).data
+    assert once.embedding == again.embedding != longer.embedding
+    (alone,) = server.client.embeddings.create(model="mean", input=texts[0]).data
+    assert alone.embedding == once.embedding
 
 
 def test_without_a_tokenizer_text_goes_in_as_text(served: tuple[Board, Server]) -> None:
@@ -196,8 +199,9 @@ def test_without_a_tokenizer_text_goes_in_as_text(served: tuple[Board, Server]) 
     ids = token_ids(run["prompt"], {"<|im_end|>": 258})
     assert made.data[0].embedding == near(last_row(ids))
     assert made.usage.prompt_tokens == len(ids)
-    error = refused(server, model="untokenized", input=[1, 2, 3])
-    assert (error.status_code, error.code, error.param) == (400, "unsupported_parameter", "input")
+    for model in ("untokenized", "texts-only"):
+        error = refused(server, model=model, input=[1, 2, 3])
+        assert (error.status_code, error.code, error.param) == (400, "unsupported_parameter", "input")
 
 
 @pytest.mark.parametrize(

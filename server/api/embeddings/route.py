@@ -12,7 +12,7 @@ from server.api.openapi import ERRORS, json_body
 from server.api.state import state_of
 from server.http.body import read_body
 from server.http.clients import while_connected
-from server.http.validation import parse
+from server.http.validation import parse_aside
 
 router = APIRouter()
 
@@ -23,7 +23,9 @@ router = APIRouter()
 async def embeddings(request: Request) -> Response:
     """Turn texts, or lists of token ids, into vectors."""
     state = state_of(request)
-    body = parse(EmbeddingsRequest, await read_body(request, state.max_body_bytes))
+    raw = await read_body(request, state.max_body_bytes)
+    body = await parse_aside(EmbeddingsRequest, raw, state.parsing)
+    del raw
     job = state.embeddings.prepare(translate(body, request.scope["rkserve.client"]))
     made = await while_connected(request.receive, state.embeddings.run(job))
     answer = await embeddings_body(

@@ -15,7 +15,8 @@ def translate(body: EmbeddingsRequest, client: str) -> EmbeddingRequest:
     return EmbeddingRequest(
         model=body.model,
         inputs=inputs,
-        client=f"{client}/{body.user}" if body.user else client,
+        client=client,
+        user=body.user or "",
         listed=listed,
         dimensions=body.dimensions,
         query=body.input_type in ("query", "search_query"),

@@ -87,6 +87,8 @@ async def test_forms_of_input(served: Served, given: Any, inputs: list[EmbedInpu
 async def test_other_fields_are_passed_on(served: Served) -> None:
     await post(served, dimensions=64, user="ann", input_type="query", store=True)
     assert embed(served).dimensions == 64
+    assert served.dispatcher.jobs[-1].user == "ann"
+    assert "ann" not in served.dispatcher.jobs[-1].client  # made-up users win no turns
     (asked,) = embed(served).inputs
     assert asked.prompt == [Span("Query: ", True), Span("Hi", False)]
     await post(served, input_type="document")
