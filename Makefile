@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:
 	@echo "make serve      set up what is needed and serve a model on http://127.0.0.1:8000"
 	@echo "make test       the quick tests (under 10 minutes)"
-	@echo "make test-slow  all tests: reference values made again, other Pythons"
+	@echo "make test-slow  all tests: reference values made again, other Pythons, an emulated aarch64"
 	@echo "make check      formatting, lint, types and the quick tests"
 	@echo "make bench      measure speed and memory (long; stop other work first)"
 	@echo "make oracle     make the reference values of the tests again (needs torch, of its own)"

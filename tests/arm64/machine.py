@@ -138,7 +138,10 @@ def _write_scripts(directory: Path) -> None:
     except NoCompiler as error:
         raise CannotSetUp(str(error)) from error
     for name in ("gcc", "cc"):
-        _script(directory / "tools" / name, f'exec {zig} cc -target aarch64-linux-gnu.{ZIG_GLIBC} "$@"')
+        _script(
+            directory / "tools" / name,
+            f'exec {zig} cc -target aarch64-linux-gnu.{ZIG_GLIBC} -fno-sanitize=undefined "$@"',
+        )
 
 
 def _script(path: Path, line: str) -> None:

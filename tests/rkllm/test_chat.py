@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -102,10 +104,28 @@ def common(one: Sequence[Any], other: Sequence[Any]) -> int:
     )
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
-def test_twenty_turns(tmp_path: Path, form: Form) -> None:
-    board = Board(tmp_path)
-    board.add_runtime()
+Boards = Callable[[Form], tuple[Board, Server]]
+
+
+@pytest.fixture(scope="module")
+def boards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boards]:
+    """Serve each form's model on a board of all those prompted alike, started when first asked for."""
+    with ExitStack() as servers:
+
+        @cache
+        def board(tokenizer: bool, thought: str) -> tuple[Board, Server]:
+            board = Board(tmp_path_factory.mktemp("chat") / "board")
+            board.add_runtime()
+            for form in FORMS:
+                if (form.tokenizer, form.thought) == (tokenizer, thought):
+                    board.add_packaged(form.model, tokenizer=tokenizer, **script_of(form))
+            return board, servers.enter_context(board.serve())
+
+        yield lambda form: board(form.tokenizer, form.thought)
+
+
+def script_of(form: Form) -> dict[str, Any]:
+    """Return how the library plays a form's model."""
     # Thinking is parsed, so that what a client sees, and sends back, is the answer alone.
     answers: list[Any] = (
         [form.thought + answer_text(turn) for turn in range(TURNS)]
@@ -116,10 +136,15 @@ def test_twenty_turns(tmp_path: Path, form: Form) -> None:
     if form.model.startswith("rwkv"):
         # It has a state in the place of a KV cache and cannot go back in it: an edit costs everything.
         script["reuse"] = {"after_edit": False}
-    board.add_packaged(form.model, tokenizer=form.tokenizer, **script)
-    with board.serve() as server:
-        turns = chat(server, board, form.model, **form.options)
-    runs = board.calls("rkllm_run")
+    return script
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_twenty_turns(boards: Boards, form: Form) -> None:
+    board, server = boards(form)
+    before_it = len(board.calls("rkllm_run"))
+    turns = chat(server, board, form.model, **form.options)
+    runs = board.calls("rkllm_run")[before_it:]
     inputs, ids = run_inputs(runs), [run["input"]["ids"] for run in runs]
     assert len(inputs) == TURNS
     assert {type(given) for given in inputs} == ({list} if form.tokenizer else {str})

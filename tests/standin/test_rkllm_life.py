@@ -341,6 +341,7 @@ def test_from_c_under_the_sanitizers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # the compiler builds its own C++ library first, once
 def test_from_c_on_aarch64(tmp_path: Path) -> None:
     emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
     if emulator is None:
@@ -349,7 +350,7 @@ def test_from_c_on_aarch64(tmp_path: Path) -> None:
         program = build_selftest(machine="aarch64")
     except NoCompiler as error:
         pytest.skip(str(error))
-    done = subprocess.run([emulator, program, tmp_path], capture_output=True, text=True, timeout=250)
+    done = subprocess.run([emulator, program, tmp_path], capture_output=True, text=True, timeout=500)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "ok"
 

@@ -55,7 +55,7 @@ SCRIPTED = """
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
-static const char version[] __attribute__((used)) = "RKLLM SDK (version: 1.3.1 (test@2025-01-01T00:00:00))";
+const char version[] = "RKLLM SDK (version: 1.3.1 (test@2025-01-01T00:00:00))";
 typedef struct { int32_t top_k; float top_p, temperature, repeat_penalty, frequency_penalty, presence_penalty;
   int32_t mirostat; float mirostat_tau, mirostat_eta; } Sampling;
 typedef struct { int mode; void *lora, *cache; Sampling *sampling; int keep_history;
