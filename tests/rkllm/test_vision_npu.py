@@ -108,7 +108,7 @@ def test_a_run_that_fails_costs_the_worker_and_the_next_one_works(tmp_path: Path
             encoder.write_text(json.dumps({"outputs": OUTPUTS, "runs": ["ok", what]}))
             error = refusal(server)
             assert (error.status_code, error.code) == (500, "backend_crashed"), what
-            assert str(encoder) in error.message
+            assert encoder.name in error.message
         encoder.write_text(json.dumps({"outputs": OUTPUTS}))
         assert chat(server, [user(image_part(saved(PICTURE)))]).choices[0].message.content == "OK."
     assert len({call["pid"] for call in board.calls("rkllm_init")}) == 1 + len(failures)
@@ -127,7 +127,7 @@ def test_numbers_that_are_none_blame_the_image(tmp_path: Path) -> None:
 
 BAD_LOADS: list[tuple[dict[str, Any], str, str]] = [
     ({"load": -1}, "model_corrupt", "returned -1"),
-    ({"init": -1}, "load_failed", "/usr/lib/librknnrt.so"),
+    ({"init": -1}, "load_failed", "init_runtime returned -1"),
     ({"version": "API: 2.0.0 (x)"}, "runtime_version_mismatch", "has loaded 2.0.0"),
     ({"version": "raise"}, "load_failed", "RuntimeError"),
     ({"runs": ["none"]}, "load_failed", "returned nothing"),
@@ -167,12 +167,13 @@ def test_no_librknnrt_or_an_old_one_and_then_the_right_one(tmp_path: Path) -> No
     board, encoder = vision_board(tmp_path)
     with board.serve() as server:
         assert "there is none in" in refusal(server).message
-        old = add_librknnrt(board, "2.2.0")
+        add_librknnrt(board, "2.2.0")
         error = refusal(server)
         assert (error.status_code, error.code) == (503, "runtime_version_mismatch")
-        assert f"{old}: version 2.2.0, not >=2.3" in error.message
-        assert str(encoder) in error.message
-        assert server.model(MODEL)["warnings"] == [error.body["message"]]  # type: ignore[index]  # the error's JSON
+        assert "librknnrt.so: version 2.2.0, not >=2.3" in error.message
+        assert encoder.name in error.message
+        (warning,) = server.model(MODEL)["warnings"]
+        assert "librknnrt.so: version 2.2.0, not >=2.3" in warning
         assert not board.calls()
         add_librknnrt(board, "2.3.0")
         assert chat(server, [user(image_part(saved(PICTURE)))]).choices[0].message.content == "OK."
