@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from backends.probing import FromProbes, Plan, decode_message, encode_line
 COMMAND = (sys.executable, "-P", "-m", "backends.rkllm.probes")
 KEPT_LINES = 400
 RECV_BYTES = 64 * 1024
+END_S = 10.0  # a core dump takes its time
 
 
 class Silent(Exception):
@@ -78,11 +80,12 @@ class ProbeProcess:
 
     def end(self) -> str:
         """Kill what is left of it; return how it ended, for a person. May be called again."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self._process.returncode is None:
-                # One that has closed its socket is about to end by itself, and its status says why.
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(1.0 if self._closed() else 0)
+        if self._process.returncode is None:
+            # One that has closed its socket is about to end by itself, and its status says why.
+            if self._closed():
+                self._await_end()
+            # Before it is reaped: until then its number can be nobody else's.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         status = self._process.wait()
         self._reader.join()
@@ -94,6 +97,17 @@ class ProbeProcess:
     def output(self) -> list[str]:
         """Return what it and the library have printed, the last lines."""
         return list(self._lines)
+
+    def _await_end(self) -> None:
+        """Wait a little for the process to end, without reaping it."""
+        try:
+            pidfd = os.pidfd_open(self._process.pid)
+        except OSError:
+            return  # an emulator without this call
+        try:
+            select.select([pidfd], [], [], END_S)
+        finally:
+            os.close(pidfd)
 
     def _closed(self) -> bool:
         if self._sock.fileno() < 0:
@@ -116,6 +130,8 @@ class ProbeProcess:
 def _described(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}"
+    if status == -signal.SIGKILL:
+        return "was killed, perhaps by the kernel for want of memory,"
     try:
         return f"crashed ({signal.Signals(-status).name})"
     except ValueError:

@@ -27,6 +27,8 @@ if end == "hang":
     time.sleep(600)
 if end == "crash":
     os.abort()
+if end == "kill":
+    os.kill(os.getpid(), 9)
 os._exit(0)
 """
 LOADING = '{"type":"Loading","options":{}}'
@@ -72,7 +74,13 @@ def test_one_process_does_for_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "says"), [("crash", "crashed (SIGABRT)"), ("hang", "gave no sign"), ("exit", "status 0")]
+    ("end", "says"),
+    [
+        ("crash", "crashed (SIGABRT)"),
+        ("kill", "want of memory"),
+        ("hang", "gave no sign"),
+        ("exit", "status 0"),
+    ],
 )
 def test_the_probes_after_one_that_ends_its_process_run_in_another(
     tmp_path: Path, end: str, says: str

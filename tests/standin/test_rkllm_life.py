@@ -171,7 +171,7 @@ def test_it_hangs_until_it_is_killed(
     model = write_model(tmp_path / "m.rkllm", **script)
     with subprocess.Popen(command(library, model, code), cwd=ROOT) as process:
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1.0)
+            process.wait(1.0 * PATIENCE)
         if "faults" in script:
             process.terminate()
             with pytest.raises(subprocess.TimeoutExpired):
@@ -224,7 +224,7 @@ def test_an_abort_without_a_last_callback_and_one_that_is_ignored(load: Load) ->
     silent = load(answers=ENDLESS, token_us=1000, abort={"state": "none", "return": 5})
     assert aborted_after_first_token(silent) == 5
     assert silent.end.text == b"x"
-    deaf = load(answers=["a b c"], token_us=1000, abort={"effect": "ignored"})
+    deaf = load(answers=["a b c"], token_us=20_000 * PATIENCE, abort={"effect": "ignored"})
     assert aborted_after_first_token(deaf) == 0
     assert deaf.text == b"a b c"
 
