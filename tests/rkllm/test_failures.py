@@ -94,7 +94,7 @@ def server(board: Board) -> Iterator[Server]:
         stall_s=STALL_S,
         abort_grace_s=ABORT_GRACE_S,
         heartbeat_s=HEARTBEAT_S,
-        stream_ping_s=5,
+        stream_ping_s=5 * PATIENCE,  # a stream's headers wait so long for a failed load
         idle_unload_s=0,
     ) as server:
         yield server
