@@ -142,9 +142,11 @@ class Dispatcher:
         unready: dict[str, str | None] = {}
         for entry in self._preloader.entries:
             state = self.status_of(entry)
+            if state.loaded:
+                continue
             if state.loading or state.waiting or self._preloader.to_come(entry):
                 unready[entry.id] = None
-            elif not state.loaded:
+            else:
                 unready[entry.id] = state.error or f"{entry.id} has ended; the next request loads it again."
         return unready
 
