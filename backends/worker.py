@@ -71,7 +71,7 @@ def load_backend(spec: ModelSpec, progress: Progress) -> Backend:
     if spec.backend == "hybrid":
         from backends.hybrid.backend import load
     else:
-        from backends.rkllm.backend import load
+        from backends.rkllm.loading import load
     return load(spec, progress)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence, Set
 
 from backends.base import Sink
 from backends.repetition import RepetitionGuard
-from backends.rkllm.session import Ended
+from backends.rkllm.run import Ended
 from backends.rkllm.utf8 import Utf8Pieces
 from backends.text import SILENT_TOKENS, StopFilter
 

@@ -25,7 +25,8 @@ from backends.base import (
 from backends.pooling import Pool
 from backends.prompts import Context
 from backends.rkllm.encoder import Encoded, Encoder
-from backends.rkllm.session import Ended, Session
+from backends.rkllm.run import Ended
+from backends.rkllm.session import Session
 
 MOST_TOKENS = 300_000
 """Of all inputs of a request together, as OpenAI has it: they are one turn on the NPU."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backends.probing import Figures, Finding
 from backends.rkllm.probes.subject import Subject
-from backends.rkllm.session import Ended
+from backends.rkllm.run import Ended
 
 _TOKENS = 16
 

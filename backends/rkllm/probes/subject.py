@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 from backends.base import Cancellation, ModelSpec, Sampling, Span
 from backends.probing import Texts, Value
-from backends.rkllm.backend import chosen_library, raise_file_limit, session_options
 from backends.rkllm.capture import Capture
 from backends.rkllm.encoder import Encoder
 from backends.rkllm.library import Library, open_library
+from backends.rkllm.loading import chosen_library, raise_file_limit, session_options
+from backends.rkllm.parameters import SessionOptions
 from backends.rkllm.prompt import flatten
+from backends.rkllm.run import Ended, Perf
 from backends.rkllm.sampling import sampling_param
-from backends.rkllm.session import Ended, Perf, Session, SessionOptions
+from backends.rkllm.session import Session
 from backends.tokenizer import PromptTokenizer
 
 ANNOUNCED_LINES = 40

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backends.base import Backend, ModelSpec, RkllmOptions, TokenLogprob
-from backends.rkllm.backend import load
+from backends.rkllm.loading import load
 from tests.backends.rkllm.clib import DEFAULTS, PARAM, SCRIPTED, compile_library
 from tests.tiny import tiny_tokenizer
 

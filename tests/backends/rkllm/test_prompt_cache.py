@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from backends.base import BackendError, ModelSpec, PromptCacheOptions, RkllmOptions, Span
-from backends.rkllm.backend import load
+from backends.rkllm.loading import load
 from tests.standin.rkllm.build import build
 from tests.standin.rkllm.model_file import calls, write_model
 from tests.tiny import tiny_tokenizer
