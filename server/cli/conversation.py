@@ -128,10 +128,8 @@ def connect(url: str, key: str | None) -> Client | None:
         ) from error
     try:
         if response.status_code == 401:
-            raise KeyWanted(
-                f"the server at {url} asks for a key: {_error_message(response)} "
-                f"(set {API_KEY_VARIABLE}, or --key KEY)"
-            )
+            wants = "does not take this key" if key else "asks for a key"
+            raise KeyWanted(f"the server at {url} {wants}: set {API_KEY_VARIABLE}, or --key KEY")
         if response.status_code != 200:
             raise CommandError(f"the server at {url} says: {_error_message(response)}")
         models = [str(model["id"]) for model in response.json()["data"]]

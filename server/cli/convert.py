@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from server.cli.console import say
+from server.cli.console import CommandError, say
 from server.cli.context import settings_for
 from server.cli.converting import converting
 from server.cli.progress import progress
@@ -33,11 +33,18 @@ def gguf(
     """Convert a GGUF file of the architecture Llama, in fp32, and print its entry for models.yaml."""
     with converting():
         from convert.entry import entry_yaml
+        from convert.errors import TargetExists
         from convert.gguf import convert_gguf
+        from convert.suggested_sampling import suggested_sampling
 
-        with progress(f"converting {file.name}") as report:
-            convert_gguf(file, out, overwrite=overwrite, progress=report)
-        entry = entry_yaml(out)
+        try:
+            with progress(f"converting {file.name}") as report:
+                convert_gguf(file, out, overwrite=overwrite, progress=report)
+        except TargetExists as error:
+            if not error.replaceable or overwrite:
+                raise
+            raise CommandError(f"{error.message} --overwrite replaces it.") from error
+        entry = entry_yaml(out, suggested_sampling(file))
     say(f"wrote {out}")
     _show(entry)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import os
 import re
 import secrets
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +14,7 @@ import typer
 
 from server.cli.console import CommandError, say
 from server.cli.context import settings_for
+from server.cli.keys_file import changing, read_lines
 
 KEY_BYTES = 32
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@-]{0,63}")
@@ -40,13 +39,12 @@ def add(
     if not _NAME.fullmatch(name):
         raise CommandError(f'"{name}" is no name for a key: use letters, digits, spaces and . _ @ -')
     path, _ = _keys_file(file)
-    lines = _read(path)
-    first = not _names(lines)
-    if name in _names(lines):
-        raise CommandError(f'there is a key "{name}" already; rkserve key revoke "{name}" takes it away')
     key = "rk-" + secrets.token_urlsafe(KEY_BYTES)
-    digest = hashlib.sha256(key.encode()).hexdigest()
-    _write(path, [*lines, f"{name}:{digest}"])
+    with changing(path) as lines:
+        first = not _names(lines)
+        if name in _names(lines):
+            raise CommandError(f'there is a key "{name}" already; rkserve key revoke "{name}" takes it away')
+        lines.append(f"{name}:{hashlib.sha256(key.encode()).hexdigest()}")
     print(key)
     say(f"keep it, it is not shown again; its hash is in {path}")
     if first:
@@ -62,7 +60,7 @@ def list_keys(
 ) -> None:
     """Print the names of the keys there are."""
     path, _ = _keys_file(file)
-    names = _names(_read(path))
+    names = _names(read_lines(path))
     if as_json:
         print(json.dumps(names))
         return
@@ -76,13 +74,13 @@ def list_keys(
 def revoke(name: Annotated[str, typer.Argument(help="The key's name.")], file: KeysFile = None) -> None:
     """Take a key away. A running server stops accepting it at once."""
     path, named = _keys_file(file)
-    lines = _read(path)
-    kept = [line for line in lines if _name(line) != name]
-    if len(kept) == len(lines):
-        near = difflib.get_close_matches(name, _names(lines), n=1)
-        hint = f'did you mean "{near[0]}"?' if near else "rkserve key list shows all"
-        raise CommandError(f'there is no key "{name}" in {path}; {hint}')
-    _write(path, kept)
+    if name not in _names(read_lines(path)):  # before anything is made or locked
+        raise _no_such_key(name, path)
+    with changing(path) as lines:
+        kept = [line for line in lines if _name(line) != name]
+        if len(kept) == len(lines):
+            raise _no_such_key(name, path)
+        lines[:] = kept
     say(f'"{name}" is revoked; a server that uses this file no longer accepts it')
     if not _names(kept):
         add = "rkserve key add NAME" + ("" if file is None else f" --file {file}")
@@ -91,6 +89,12 @@ def revoke(name: Annotated[str, typer.Argument(help="The key's name.")], file: K
             say("started again, it lets nobody in either, and refuses to listen beyond this machine")
         else:
             say("started again, it is open to this machine and refuses to listen beyond it")
+
+
+def _no_such_key(name: str, path: Path) -> CommandError:
+    near = difflib.get_close_matches(name, _names(read_lines(path)), n=1)
+    hint = f'did you mean "{near[0]}"?' if near else "rkserve key list shows all"
+    return CommandError(f'there is no key "{name}" in {path}; {hint}')
 
 
 def _keys_file(flag: str | None) -> tuple[Path, bool]:
@@ -105,17 +109,6 @@ def _how(flag: str | None) -> str:
     return "" if flag is None else f" (rkserve serve --api-keys-file {flag})"
 
 
-def _read(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    except UnicodeDecodeError as error:
-        raise CommandError(f"{path} is not a keys file: it is not UTF-8 text") from error
-    except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror}") from error
-
-
 def _name(line: str) -> str | None:
     """Return the name in a line of the file, None for a blank line or a comment."""
     line = line.strip()
@@ -124,25 +117,3 @@ def _name(line: str) -> str | None:
 
 def _names(lines: list[str]) -> list[str]:
     return [name for line in lines if (name := _name(line)) is not None]
-
-
-def _write(path: Path, lines: list[str]) -> None:
-    """Replace the file in one step. A new one is for its owner only; another keeps its owner and mode."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # mode 0600
-    except OSError as error:
-        raise CommandError(f"{path} cannot be written: {error.strerror}") from error
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
-            if path.exists():
-                before = path.stat()
-                os.fchown(file.fileno(), before.st_uid, before.st_gid)
-                os.fchmod(file.fileno(), before.st_mode & 0o777)
-        os.replace(name, path)
-    except OSError as error:
-        os.unlink(name)
-        raise CommandError(f"{path} cannot be written: {error.strerror}") from error

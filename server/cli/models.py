@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from server.cli.console import say
-from server.cli.context import ModelsDir, ModelsFile, registry_for, settings_for
+from server.cli.context import ModelsDir, ModelsFile, registry_for, settings_for, where_not_installed
 from server.cli.models_table import Row, print_table
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def models(
     if left_out:
         say(f"no room for {', '.join(left_out)}: a wider terminal or --json shows all")
     if not any(row.installed for row in rows):
-        say(f"none is installed in {settings.models_dir}; rkserve pull smollm2-135m fetches the demo model")
+        where = where_not_installed(settings.models_dir)
+        say(f"none is installed in {where}; rkserve pull smollm2-135m fetches the demo model")
 
 
 def _row(entry: Entry, registry: Registry, models_dir: Path, runtimes: Runtimes, templates: Templates) -> Row:

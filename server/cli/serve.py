@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from server.cli.console import CommandError, say
-from server.cli.context import entry_for, registry_for, settings_for
+from server.cli.context import entry_for, registry_for, settings_for, where_not_installed
 
 if TYPE_CHECKING:
     from server.registry import Registry
@@ -91,8 +91,9 @@ def serve(
 
 def _run(settings: Settings, registry: Registry) -> None:
     if not registry.installed():
+        where = where_not_installed(settings.models_dir)
         say(
-            f"no model is installed in {settings.models_dir}, so there is nothing to answer with yet; "
+            f"no model is installed in {where}, so there is nothing to answer with yet; "
             f"rkserve pull {DEMO_MODEL} fetches the demo model, rkserve models lists all"
         )
 

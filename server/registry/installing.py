@@ -31,7 +31,12 @@ def how_to_install(entry: Entry, models_dir: Path | None = None) -> str:
     licence = f". Read its licence first, the {entry.license.id}" if entry.license.accept else ""
     if entry.backend == "rkllm":
         return f"Get its .rkllm file from {origin} and put it at {path}{licence}"
-    return f"Its source is the original model, {origin}: put a converted folder at {path}{licence}"
+    later = (
+        ". The commands that convert it come with a later version"
+        if isinstance(entry.source, HubSource)
+        else ""
+    )
+    return f"Its source is the original model, {origin}: put a converted folder at {path}{later}{licence}"
 
 
 def not_installed(entry: Entry, for_adapter: str | None = None) -> ModelNotInstalled:

@@ -87,18 +87,23 @@ def _models(document: Document, file: Path, problems: list[Problem]) -> dict[str
     if not isinstance(data, dict):
         problems.append(Problem(file, 1, "", "must begin with version: 1 and models:"))
         return {}
+    misspelt: set[str | None] = set()
     for key in data.keys() - {"version", "models"}:
         nearest = nearest_name(key, ["version", "models"])
+        misspelt.add(nearest)
         problems.append(Problem(file, document.line((key,)), key, "unknown key", nearest))
     version = data.get("version")
     if type(version) is not int or version != SCHEMA_VERSION:
         line = document.line(("version",))
         shown = "it is missing" if version is None else f"it is {version!r}"
-        problems.append(Problem(file, line, "version", f"must be {SCHEMA_VERSION}, and {shown}"))
+        if version is not None or "version" not in misspelt:
+            problems.append(Problem(file, line, "version", f"must be {SCHEMA_VERSION}, and {shown}"))
         return {}
     models = data.get("models")
     if models is None and "models" in data:
         return {}  # every entry commented out
+    if models is None and "models" in misspelt:
+        return {}  # said already
     if not isinstance(models, dict):
         problems.append(
             Problem(file, document.line(("models",)), "models", "must be a block of entries by id")

@@ -10,6 +10,7 @@ from types import NoneType
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from server.registry.blocks import UNION_TAGS
 from server.registry.document import Document
@@ -46,9 +47,16 @@ class RegistryError(Exception):
 def entry_problems(
     error: ValidationError, document: Document, file: Path, entry_path: KeyPath
 ) -> Iterator[Problem]:
-    """Yield what pydantic found in one entry as problems of the file it stands in."""
-    for detail in error.errors(include_url=False):
-        location = tuple(part for part in detail["loc"] if part not in UNION_TAGS)
+    """Yield what pydantic found in one entry as problems of the file it stands in.
+
+    A required key that is there, but misspelt, is one problem and not two.
+    """
+    details = error.errors(include_url=False)
+    misspelt = {path for detail in details if (path := _meant(detail)) is not None}
+    for detail in details:
+        if detail["type"] == "missing" and _location(detail) in misspelt:
+            continue
+        location = _location(detail)
         context = detail.get("ctx", {})
         cause = context.get("error")
         if detail["type"] == "default_factory_not_called":
@@ -63,6 +71,19 @@ def entry_problems(
         else:
             message = _allowed(detail["type"], detail["msg"], context, detail["input"])
             yield _problem(document, file, (*entry_path, *location), message)
+
+
+def _location(detail: ErrorDetails) -> KeyPath:
+    return tuple(part for part in detail["loc"] if part not in UNION_TAGS)
+
+
+def _meant(detail: ErrorDetails) -> KeyPath | None:
+    """Return the path of the key that an unknown one was most likely meant to be."""
+    if detail["type"] != "extra_forbidden":
+        return None
+    location = _location(detail)
+    nearest, _ = _nearest(location)
+    return None if nearest is None else (*location[:-1], *nearest.split("."))
 
 
 def _problem(

@@ -161,3 +161,16 @@ def test_an_older_python_is_told_which_ones_will_do(clone: Path) -> None:
     done = make(clone)
     assert done.returncode != 0
     assert done.stderr.startswith("rkserve: this needs Python 3.11, 3.12 or 3.13, and ")
+
+
+def test_clean_leaves_nothing_that_git_ignores_and_everything_else(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()]
+    made = [re.sub(r"^[*]", "x", name).replace("*", "-x") for name in ignored if name != "node_modules"]
+    for name in [*made, "tests/sdk/node/node_modules", "server/cli/__pycache__", ".git/__pycache__", "docs"]:
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "file").touch()
+    subprocess.run(["make", "-s", "clean"], cwd=tmp_path, env=clean_environment(), check=True, timeout=60)
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == [".git/__pycache__/file", "Makefile", "docs/file"]
+    subprocess.run(["make", "-s", "clean"], cwd=tmp_path, env=clean_environment(), check=True, timeout=60)

@@ -70,11 +70,11 @@ BROKEN = 'data: {"error": {"message": "the worker died", "code": "backend_crashe
         (Script(status=503, body=BUSY), [], "rkserve: the queue is full\n"),
         (Script(status=500, body={}), [], "rkserve: HTTP status 500\n"),
         (Script(lines=[delta(content="Hel"), BROKEN]), [], "rkserve: the worker died\n"),
-        (Script(asks_for_key=True), [], "asks for a key: no such key (set RKSERVE_API_KEY, or --key KEY)\n"),
+        (Script(asks_for_key=True), [], " asks for a key: set RKSERVE_API_KEY, or --key KEY\n"),
         (
             Script(asks_for_key=True),
             ["--key", "wrong"],
-            "asks for a key: no such key (set RKSERVE_API_KEY, or --key KEY)\n",
+            " does not take this key: set RKSERVE_API_KEY, or --key KEY\n",
         ),
         (Script(models=("a", "b")), [], "rkserve: which model? rkserve chat ID, of a, b\n"),
         (Script(models=()), [], "has no model; rkserve pull smollm2-135m fetches one\n"),

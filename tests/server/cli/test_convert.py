@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+import yaml
 
 from tests.convert.gguf_files import gguf_config, write_gguf
 from tests.server.cli.command import COMMAND, ROOT, environment, models_dir, rkserve
@@ -68,6 +69,55 @@ def test_the_printed_entry_is_served_as_it_stands(has_file: bool, tmp_path: Path
     assert answer.status_code == 200, answer.text
     assert answer.json()["model"] == "my-little-model"
     assert answer.json()["usage"]["completion_tokens"] >= 1
+
+
+SUGGESTED = {
+    "general.sampling.temp": 0.6,
+    "general.sampling.top_k": 20,
+    "general.sampling.top_p": 1.5,  # out of bounds
+    "general.sampling.penalty_repeat": 1.05,
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "sampling"),
+    [
+        ({}, {"temperature": 0.2, "top_p": 0.9}),
+        (SUGGESTED, {"temperature": 0.6, "top_k": 20, "repeat_penalty": 1.05}),
+        ({"general.sampling.min_p": 0.00001}, {"temperature": 0.2, "top_p": 0.9, "min_p": 0.00001}),
+    ],
+    ids=["a moderate one", "what the file suggests", "a moderate temperature with it"],
+)
+def test_the_printed_entry_names_its_sampling(
+    keys: dict[str, float], sampling: dict[str, float], tmp_path: Path
+) -> None:
+    write_gguf(tmp_path / "little.gguf", keys=keys)
+    done = rkserve("convert", "gguf", "little.gguf", "--out", "little", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(done.stdout)["models"]["little"]["sampling"] == sampling
+    assert ("model card" in done.stdout) == (sampling["temperature"] == 0.2)
+    (tmp_path / "models.yaml").write_text(done.stdout)
+    assert rkserve("models", "--models-file", "models.yaml", home=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "out", "message"),
+    [
+        ("little.gguf", "old", "old already exists. Remove it or choose another name. --overwrite replaces"),
+        ("little.gguf", "mine", "mine already exists. Remove it or choose another name."),
+        ("absent.gguf", "new", "absent.gguf cannot be read: No such file or directory."),
+        ("mine/text", "new", "mine/text is not a GGUF file"),
+    ],
+)
+def test_what_cannot_be_converted_is_one_line(file: str, out: str, message: str, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "little.gguf")
+    for name in ("old/meta2.json", "mine/text"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("text")
+    done = rkserve("convert", "gguf", file, "--out", out, home=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith(f"rkserve: {message}")
+    assert ("--overwrite" in done.stderr) == (out == "old")
 
 
 @pytest.mark.parametrize("name", ["no", "123", "..", "模型", "a b", "x" * 200])

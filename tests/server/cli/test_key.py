@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from server.cli.keys_file import changing, read_lines
 from server.http.keyring import KeyRing
-from tests.server.cli.command import rkserve
+from tests.server.cli.command import COMMAND, TIMEOUT_S, environment, rkserve
 
 
 def test_a_key_is_shown_once_kept_as_a_hash_and_known_to_the_server(tmp_path: Path) -> None:
@@ -94,3 +96,60 @@ def test_adding_says_what_a_running_server_does(tmp_path: Path) -> None:
 def test_a_misspelt_name_is_told_the_nearest(tmp_path: Path) -> None:
     rkserve("key", "add", "laptop", home=tmp_path)
     assert 'did you mean "laptop"?' in rkserve("key", "revoke", "lptop", home=tmp_path).stderr
+
+
+CHANGING = """
+import sys
+from pathlib import Path
+from server.cli.keys_file import changing
+
+print("started", flush=True)
+with changing(Path(sys.argv[1])) as lines:
+    lines.append("late:" + "0" * 64)
+"""
+
+
+def test_a_change_waits_for_the_one_before_it_and_sees_what_that_wrote(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    with changing(file) as lines:
+        other = subprocess.Popen(
+            [COMMAND[0], "-c", CHANGING, str(file)],
+            env=environment(tmp_path),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert other.stdout is not None and other.stdout.readline() == "started\n"
+            with pytest.raises(subprocess.TimeoutExpired):
+                other.wait(0.5)
+            lines.append("early:" + "1" * 64)
+        except BaseException:
+            other.kill()
+            other.communicate()
+            raise
+    other.communicate(timeout=TIMEOUT_S)
+    assert read_lines(file) == ["early:" + "1" * 64, "late:" + "0" * 64]
+
+
+def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    rkserve("key", "add", "old", home=tmp_path)
+    commands = [("revoke", "old"), *(("add", f"n{number}") for number in range(6))]
+    running = [
+        subprocess.Popen(
+            [*COMMAND, "key", *command],
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for command in commands
+    ]
+    assert [process.wait(TIMEOUT_S) for process in running] == [0] * len(commands)
+    names = rkserve("key", "list", home=tmp_path).stdout.split()
+    assert sorted(names) == [f"n{number}" for number in range(6)]
+    assert [path.name for path in (tmp_path / "config" / "rkserve").iterdir()] == ["keys"]
+
+
+def test_a_key_that_is_not_there_makes_no_directory(tmp_path: Path) -> None:
+    assert rkserve("key", "revoke", "a", home=tmp_path).returncode == 1
+    assert not (tmp_path / "config").exists()

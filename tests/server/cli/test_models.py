@@ -63,9 +63,12 @@ def test_with_nothing_installed_it_says_how_to_get_a_model(tmp_path: Path) -> No
     done = rkserve("models", home=tmp_path)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 10)
     assert done.stderr == (
-        f"rkserve: none is installed in {models_dir(tmp_path)}; "
+        f"rkserve: none is installed in {models_dir(tmp_path)}, which does not exist; "
         "rkserve pull smollm2-135m fetches the demo model\n"
     )
+    models_dir(tmp_path).mkdir(parents=True)
+    done = rkserve("models", home=tmp_path)
+    assert f"none is installed in {models_dir(tmp_path)}; rkserve pull" in done.stderr
 
 
 def on_a_terminal(home: Path, width: int) -> list[str]:

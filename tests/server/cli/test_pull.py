@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -122,7 +124,7 @@ def test_a_file_that_is_not_what_was_expected_leaves_nothing(
 
 
 @contextmanager
-def stalling_index() -> Iterator[tuple[str, threading.Event]]:
+def stalling_index(size_bytes: int = 10**8) -> Iterator[tuple[str, threading.Event]]:
     """A package index that never ends sending a wheel; yields its URL, and when one is asked for."""
     asked, end = threading.Event(), threading.Event()
     name = "rkserve_test_model-1.0-py3-none-any.whl"
@@ -136,10 +138,10 @@ def stalling_index() -> Iterator[tuple[str, threading.Event]]:
             wanted = not self.path.startswith("/simple/")
             self.send_response(200)
             self.send_header("content-type", "text/html")
-            self.send_header("content-length", str(10**8 if wanted else len(page)))
+            self.send_header("content-length", str(size_bytes if wanted else len(page)))
             self.end_headers()
             if wanted:
-                self.wfile.write(bytes(1000))
+                self.wfile.write(b"PK\x03\x04")  # as every wheel begins; uv reads on
                 asked.set()
                 end.wait()
             else:
@@ -194,7 +196,11 @@ def end_pull_by(number: signal.Signals, home: Path) -> tuple[int, str]:
 def test_a_signal_ends_a_pull_which_leaves_nothing(number: signal.Signals, code: int, tmp_path: Path) -> None:
     ended, err = end_pull_by(number, tmp_path)
     assert ended == code
-    assert err.splitlines()[-1] == "rkserve: interrupted" and "Traceback" not in err
+    assert err.splitlines()[-2:] == [
+        "rkserve: small was not finished, and nothing of it is kept: started again, it begins anew",
+        "rkserve: interrupted",
+    ]
+    assert "Traceback" not in err
     assert list(models_dir(tmp_path).iterdir()) == []
 
 
@@ -217,3 +223,21 @@ def test_what_a_killed_pull_left_is_removed_by_the_next_pull_of_any_model(tmp_pa
     assert done.returncode == 1
     assert sorted(path.name for path in models.iterdir()) == [".busy.download", ".elsewhere.partial"]
     assert (models / ".busy.download" / "part").exists()
+
+
+@pytest.mark.parametrize("large", ["model", "package"])
+def test_a_disk_that_is_too_small_is_told_before_the_download(large: str, tmp_path: Path) -> None:
+    """A converted folder of 100 TB, or one that fits and a package that does not beside it."""
+    free_mb = shutil.disk_usage(tmp_path).free // 2**20
+    memory_mb = 10**8 if large == "model" else free_mb + 512 + 100 - 2000
+    (tmp_path / "own.yaml").write_text(OWN.replace("memory_mb: 10", f"memory_mb: {memory_mb}"))
+    with stalling_index(size_bytes=10**12) as (url, asked):
+        done = rkserve("pull", "small", "--models-file", "own.yaml", home=tmp_path, UV_DEFAULT_INDEX=url)
+        assert asked.is_set() == (large == "package")
+    assert done.returncode == 1
+    folder = models_dir(tmp_path) / "small"
+    found = re.search(rf"Not enough room for {folder}: about ([0-9,]+) MB are needed in all, ", done.stderr)
+    assert found is not None, done.stderr
+    needed = int(found[1].replace(",", ""))
+    assert needed == 104_856_958 if large == "model" else needed > 10**6
+    assert list(models_dir(tmp_path).glob(".*")) == []

@@ -102,9 +102,11 @@ def test_with_nothing_installed_it_serves_all_the_same_and_says_how_to_get_a_mod
         process.wait()
     assert process.returncode == 0
     assert err.startswith(
-        f"rkserve: no model is installed in {models_dir(tmp_path)}, so there is nothing to answer with yet; "
-        "rkserve pull smollm2-135m fetches the demo model"
+        f"rkserve: no model is installed in {models_dir(tmp_path)}, which does not exist, so there is "
+        "nothing to answer with yet; rkserve pull smollm2-135m fetches the demo model"
     )
+    missing = tmp_path / "runtimes"
+    assert f"RKSERVE_RUNTIME_DIRS={missing}: {missing} does not exist, so no" in err
 
 
 def test_the_demo_model_is_the_default_where_it_is_the_only_one(tmp_path: Path, demo_folder: Path) -> None:

@@ -88,6 +88,7 @@ def test_a_reader_who_pauses(tmp_path: Path, form: str) -> None:
         os.close(write)
         os.set_blocking(read, False)
 
+    (tmp_path / "runtimes").mkdir()  # else that it is missing is a line, too
     try:
         code = served(
             tmp_path,

@@ -26,7 +26,7 @@ def test_what_pull_can_fetch_is_pulled() -> None:
         (
             example_entry(source={"repo": "owner/name", "revision": "abc"}),
             "Its source is the original model, https://huggingface.co/owner/name (revision abc): "
-            "put a converted folder at {}",
+            "put a converted folder at {}. The commands that convert it come with a later version",
         ),
         (
             example_entry(source={"url": "https://a.example/f"}, **RKLLM),

@@ -322,6 +322,21 @@ def test_bad_required_keys(old: str, new: str, message: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("template:", "tamplate:", '6: models.m.tamplate: unknown key; did you mean "template"?'),
+        ("memory_mb:", "memory_md:", '9: models.m.memory_md: unknown key; did you mean "memory_mb"?'),
+        ("{id: MIT}", "{ids: MIT}", '8: models.m.license.ids: unknown key; did you mean "id"?'),
+        ("version:", "verison:", '1: verison: unknown key; did you mean "version"?'),
+        ("models:", "modles:", '2: modles: unknown key; did you mean "models"?'),
+    ],
+)
+def test_a_misspelt_required_key_is_one_problem(old: str, new: str, message: str, tmp_path: Path) -> None:
+    assert HYBRID.count(old) == 1
+    assert problems(HYBRID.replace(old, new), tmp_path) == [message]
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "1: the file is empty"),

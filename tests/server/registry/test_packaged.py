@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from server.cli import convert
 from server.registry import Entry, load_registry
 from server.registry.blocks import HubSource, PackageSource
 from server.settings import Settings
@@ -214,6 +215,8 @@ def test_hybrid_models_say_how_they_are_converted(model: str, entries: dict[str,
     assert remark is not None
     assert f"rkserve convert hf {KNOWN[model].repo} --out {model}" in remark
     assert f"rkserve convert rknn {model}" in remark
+    there = {command.name for command in convert.app.registered_commands}
+    assert ("with a later version" in remark) == (not {"hf", "rknn"} <= there)
 
 
 def test_the_demo_model(entries: dict[str, Entry], tmp_path: Path) -> None:
