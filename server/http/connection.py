@@ -82,9 +82,8 @@ class LimitedConnection(HttpToolsProtocol):
         unparsed: bytes | None = data
         while unparsed is not None and not self._refused:
             unparsed = self._parse(unparsed)
-        # Counted by what arrived at once: a body in the same packet as its headers is none of theirs.
         if self._in_headers and self._header_bytes > MOST_HEADER_BYTES and not self.transport.is_closing():
-            self._refuse(431, f"the request's headers are larger than {MOST_HEADER_BYTES} bytes")
+            self._refuse_headers()
         if (
             not self._in_headers
             and self._bodyless_bytes > MOST_HEADER_BYTES
@@ -135,12 +134,21 @@ class LimitedConnection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
+        if self._refused:
+            return
         self._bodyless_bytes = 0
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        if self.parser.should_upgrade():
-            return  # it will be parsed once more
+        if self._refused or self.parser.should_upgrade():
+            return  # the latter will be parsed once more
+        # What arrived with them may be a body's, or another request's.
+        if (
+            len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            > MOST_HEADER_BYTES
+        ):
+            self._refuse_headers()
+            return
         self._in_headers = False
         self._header_bytes = self._bodyless_bytes = 0
         self._stop_deadline()
@@ -150,7 +158,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._cycles.append(self.cycle)
 
     def on_message_complete(self) -> None:
-        if self.parser.should_upgrade():
+        if self._refused or self.parser.should_upgrade():
             return
         super().on_message_complete()
         self._in_headers = True
@@ -178,6 +186,9 @@ class LimitedConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "this is no valid HTTP request")
+
+    def _refuse_headers(self) -> None:
+        self._refuse(431, f"the request's headers are larger than {MOST_HEADER_BYTES} bytes")
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer in the API's form and close; whole requests that came before get their answers first."""

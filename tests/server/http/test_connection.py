@@ -64,6 +64,32 @@ async def test_headers_without_end_are_refused(served: Served) -> None:
         assert await raw.rest() == b""
 
 
+@pytest.mark.parametrize("count", [1, 70], ids=["one", "many"])
+async def test_large_headers_are_refused_in_one_piece_too(served: Served, count: int) -> None:
+    header = b"".join(b"x-%d: %s\r\n" % (index, b"a" * (70_000 // count)) for index in range(count))
+    for sent in (b"GET /health HTTP/1.1\r\n" + header + b"\r\n", post(chat_body(), header.rstrip())):
+        async with connected(served.port) as raw:
+            await raw.send(sent)
+            assert (await raw.error())[0] == 431
+            assert await raw.rest() == b""
+    assert served.dispatcher.jobs == []
+
+
+async def test_large_headers_do_not_cost_the_request_before_them(served: Served) -> None:
+    async with connected(served.port) as raw:
+        await raw.send(post(chat_body()) + post(chat_body(), b"x: " + b"a" * 70_000))
+        assert (await raw.response())[0] == 200
+        assert await raw.rest() == b""
+    assert len(served.dispatcher.jobs) == 1
+
+
+async def test_headers_up_to_the_limit_are_taken_with_a_body(served: Served) -> None:
+    async with connected(served.port) as raw:
+        for _ in range(2):
+            await raw.send(post(chat_body() + b" " * 100_000, b"x: " + b"a" * 64_000))
+            assert (await raw.response())[0] == 200
+
+
 @pytest.mark.parametrize("trailer", [b"x" * 65_000, b"a: b\r\n" * 10_000], ids=["one", "many"])
 async def test_trailers_without_end_are_refused(served: Served, trailer: bytes) -> None:
     async with connected(served.port) as raw:
