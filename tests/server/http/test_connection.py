@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 from contextlib import AsyncExitStack, suppress
 
 import pytest
@@ -151,6 +152,27 @@ async def test_five_hundred_silent_connections_block_nobody(served: Served) -> N
     async with AsyncExitStack() as stack:
         await asyncio.gather(*(stack.enter_async_context(connected(served.port)) for _ in range(450)))
         assert (await served.chat()).status_code == 200
+
+
+async def test_connections_leave_descriptors_to_the_rest(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert connection.most_connections() == soft - connection.SPARE_DESCRIPTORS
+    async with AsyncExitStack() as stack:
+        # However many the tests before have left to be closed.
+        raws = [await stack.enter_async_context(connected(served.port)) for _ in range(20)]
+        for raw in raws:
+            await raw.send(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+            assert (await raw.response())[0] == 200
+        monkeypatch.setattr(connection, "most_connections", lambda: 20)
+        late = await stack.enter_async_context(connected(served.port))
+        status, headers, body = await late.response()
+        assert (status, headers["retry-after"], headers["connection"]) == (503, "5", "close")
+        assert json.loads(body)["error"]["code"] == "server_busy"
+        assert await late.rest() == b""
+        await raws[0].send(post(chat_body()))  # those that are there go on
+        assert (await raws[0].response())[0] == 200
 
 
 async def test_an_upload_nobody_reads_is_cut(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
