@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from server.api.state import state_of
+from server.errors import without_folders
 
 router = APIRouter()
 
@@ -29,7 +30,7 @@ async def ready(request: Request) -> Response:
     if not unready:
         return JSONResponse({"status": "ready"})
     loading = [model for model, reason in unready.items() if reason is None]
-    failed = {model: reason for model, reason in unready.items() if reason is not None}
+    failed = {model: without_folders(reason) for model, reason in unready.items() if reason is not None}
     return JSONResponse(
         {"status": "loading" if loading else "failed", "loading": loading, "failed": failed},
         status_code=503,

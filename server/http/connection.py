@@ -8,7 +8,9 @@ for ever for a first request and for the rest of its headers.
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
+import sys
 from collections import deque
 from typing import Any
 
@@ -16,7 +18,7 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from server.errors import InvalidRequest
+from server.errors import ApiError, InvalidRequest, ServerBusy
 from server.http.close_delimited import close_delimited
 from server.http.stalled import StallWatch
 from server.http.upgrade import head_without_upgrade
@@ -30,6 +32,15 @@ PROBE_S = 0.5
 _PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"
 # A peer that vanished without a word is found out in 60 + 4 * 15 seconds.
 _KEEP_ALIVE = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
+
+# Descriptors that connections leave to workers, files and the server itself.
+SPARE_DESCRIPTORS = 40
+
+
+def most_connections() -> int:
+    """Return how many connections there may be: a server without descriptors can start no worker."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else max(1, soft - SPARE_DESCRIPTORS)
 
 
 class LimitedConnection(HttpToolsProtocol):
@@ -49,6 +60,11 @@ class LimitedConnection(HttpToolsProtocol):
         self._cycles = deque()
         self._stall = StallWatch(transport)
         self._expire_in(HEADERS_S)
+        if len(self.connections) > most_connections():
+            self._refused = True
+            self._answer(503, ServerBusy("The server has too many connections. Try again in 5 s.", 5))
+            self._stall.begin()
+            return
         tcp = transport.get_extra_info("socket")
         if tcp is not None and tcp.family in (socket.AF_INET, socket.AF_INET6):
             tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -82,9 +98,8 @@ class LimitedConnection(HttpToolsProtocol):
         unparsed: bytes | None = data
         while unparsed is not None and not self._refused:
             unparsed = self._parse(unparsed)
-        # Counted by what arrived at once: a body in the same packet as its headers is none of theirs.
         if self._in_headers and self._header_bytes > MOST_HEADER_BYTES and not self.transport.is_closing():
-            self._refuse(431, f"the request's headers are larger than {MOST_HEADER_BYTES} bytes")
+            self._refuse_headers()
         if (
             not self._in_headers
             and self._bodyless_bytes > MOST_HEADER_BYTES
@@ -135,12 +150,21 @@ class LimitedConnection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
+        if self._refused:
+            return
         self._bodyless_bytes = 0
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        if self.parser.should_upgrade():
-            return  # it will be parsed once more
+        if self._refused or self.parser.should_upgrade():
+            return  # the latter will be parsed once more
+        # What arrived with them may be a body's, or another request's.
+        if (
+            len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            > MOST_HEADER_BYTES
+        ):
+            self._refuse_headers()
+            return
         self._in_headers = False
         self._header_bytes = self._bodyless_bytes = 0
         self._stop_deadline()
@@ -150,7 +174,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._cycles.append(self.cycle)
 
     def on_message_complete(self) -> None:
-        if self.parser.should_upgrade():
+        if self._refused or self.parser.should_upgrade():
             return
         super().on_message_complete()
         self._in_headers = True
@@ -179,6 +203,9 @@ class LimitedConnection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "this is no valid HTTP request")
 
+    def _refuse_headers(self) -> None:
+        self._refuse(431, f"the request's headers are larger than {MOST_HEADER_BYTES} bytes")
+
     def _refuse(self, status: int, message: str) -> None:
         """Answer in the API's form and close; whole requests that came before get their answers first."""
         self._refused = True
@@ -187,11 +214,23 @@ class LimitedConnection(HttpToolsProtocol):
             pending[-1].keep_alive = False  # uvicorn closes after this answer
             return
         if not pending or (len(pending) == 1 and not pending[0].response_started):
-            body = msgspec.json.encode(InvalidRequest(message).body())
-            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-            self.transport.write(STATUS_LINE[status] + head % len(body) + body)
-        self.transport.close()
+            self._answer(status, InvalidRequest(message))
+        else:
+            self.transport.close()
         self._stall.begin()
+
+    def _answer(self, status: int, error: ApiError) -> None:
+        """Write an answer that is no application's, and close."""
+        body = msgspec.json.encode(error.body())
+        headers = {
+            **error.headers,
+            "content-type": "application/json",
+            "content-length": len(body),
+            "connection": "close",
+        }
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.transport.write(STATUS_LINE[status] + head.encode() + b"\r\n" + body)
+        self.transport.close()
 
     def _expire_in(self, seconds: float) -> None:
         self._stop_deadline()

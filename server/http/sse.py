@@ -46,6 +46,7 @@ class EventStream(EventSourceResponse):
             ping_message_factory=lambda: ServerSentEvent(comment=state(), sep=_SEPARATOR),
             client_close_handler_callable=self._gone,
         )
+        del self.headers["connection"]  # the library's keep-alive; whether it will be, uvicorn knows
         self._start = HeldStart()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -115,7 +115,8 @@ class Conductor:
                 self._turns.remove(other)
                 other.fail(error)
             return False
-        self._problems.pop(entry.id, None)
+        if self._problems.pop(entry.id, None) is not None:
+            logger.info("%s is there again", entry.id)
         self._on_change()  # another model's load may begin now
         return True
 

@@ -17,8 +17,9 @@ from typing import Any
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
-from jinja2.runtime import Context, str_join
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.runtime import Context, Undefined, str_join
+from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
+from jinja2.utils import missing
 
 from server.templates.budget import Budget, OverBudget, allow_int
 from server.templates.growth import FILTER_CHECKS, METHOD_CHECKS, allow_format, allow_power
@@ -86,6 +87,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self._budget: ContextVar[Budget] = ContextVar("budget")
         self.filters = {name: self.filters[name] for name in self.filters if name in FILTERS}
         del self.globals["lipsum"]
+        self.globals["range"] = _bounded_range
         # Jinja joins the pieces of macros and blocks with this.
         self.concat = self._joined  # type: ignore[method-assign]
 
@@ -143,7 +145,11 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         owner = getattr(method, "__self__", None)
         if isinstance(owner, str) and (check := METHOD_CHECKS.get(method.__name__)) is not None:
             args = check(budget, owner, *args, **kwargs) or args
-        result = super().call(__context, method, *args, **kwargs)
+        if isinstance(method, Undefined) and method._undefined_obj is missing:
+            # Not what a message lacks: a name that nothing has.
+            raise SecurityError(f"it calls {method._undefined_name!r}, which is no function here")
+        with budget.one_deeper():
+            result = super().call(__context, method, *args, **kwargs)
         # What `turns` returns is charged turn by turn.
         return result if isinstance(result, Generator) else self.charged(result)
 
@@ -184,6 +190,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             return result if isinstance(result, Iterator) else self.charged(result)
 
         return bounded
+
+
+def _bounded_range(*args: Any) -> range:
+    numbers = range(*args)
+    # By its ends: len() of a longer one than a list can be raises.
+    if abs(numbers.stop - numbers.start) > MAX_RANGE * abs(numbers.step):
+        raise SecurityError(f"it counts further than {MAX_RANGE}")
+    return numbers
 
 
 def _share(budget: Budget, value: object) -> int:

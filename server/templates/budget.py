@@ -9,13 +9,15 @@ grow with what a client sent.
 from __future__ import annotations
 
 import time
-from collections.abc import ItemsView, Iterable, KeysView, Mapping, Sized, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sized, ValuesView
+from contextlib import contextmanager
 
 ITEM = 8  # what a value weighs besides its characters: some 60 bytes
 LARGEST, LARGEST_OF_INPUT = 2_000_000, 4
 TOTAL, TOTAL_OF_INPUT = 16_000_000, 16
 SECONDS, SECONDS_OF_INPUT = 3.0, 1e-6
 LONGEST_INT_BITS = 4096
+DEEPEST = 64  # calls in calls: each takes some 7 of the 1,000 that Python allows
 
 _CHILDREN = (list, tuple, KeysView, ValuesView, ItemsView)
 
@@ -32,6 +34,7 @@ class Budget:
         weight = self.weigh(given)
         self._largest = LARGEST + LARGEST_OF_INPUT * weight
         self._left = TOTAL + TOTAL_OF_INPUT * weight
+        self._depth = 0
         self._deadline = time.thread_time() + SECONDS + SECONDS_OF_INPUT * weight
 
     def weigh(self, value: object) -> int:
@@ -60,6 +63,17 @@ class Budget:
             raise OverBudget("it makes too much text, or takes too many steps")
         if time.thread_time() > self._deadline:
             raise OverBudget("it takes too long")
+
+    @contextmanager
+    def one_deeper(self) -> Iterator[None]:
+        """Count a call as long as it lasts. Raises OverBudget for one in too many others."""
+        if self._depth == DEEPEST:
+            raise OverBudget(f"it calls itself more than {DEEPEST} deep")
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
 
     def allow(self, weight: float) -> None:
         """Raise OverBudget if a value of this weight may not be made."""

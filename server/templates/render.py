@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-import jinja2
-from jinja2.exceptions import SecurityError
 
 from backends.base import Span
 from server.errors import InvalidRequest
 from server.registry import Entry
 from server.registry.template_names import BUILTIN_TEMPLATES, MODEL_TEMPLATE
-from server.templates.bounded import BoundedEnvironment
 from server.templates.budget import Budget
+from server.templates.compiled import FAILURES, Compiled
 from server.templates.environment import (
     Complaint,
     builtin_environment,
@@ -28,26 +24,7 @@ from server.templates.guard import SENTINEL, guard, guard_names, spans, unguard
 from server.templates.messages import images_of, prepare_messages
 from server.templates.source import read_source, template_file
 
-# What a template may die of when a conversation is not what it expects.
-_FAILURES = (
-    jinja2.TemplateError,
-    TypeError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-)
-
-
-@dataclass(frozen=True)
-class _Compiled:
-    """A template that is ready to run. bos, eos: None where its tokenizer's settings name none."""
-
-    template: jinja2.Template
-    environment: BoundedEnvironment | None = None  # of a template whose work is bounded
-    bos: str | None = None
-    eos: str | None = None
+_PLAINEST = [{"role": "user", "content": "Hi"}]
 
 
 class Templates:
@@ -60,7 +37,7 @@ class Templates:
         self._models_dir = models_dir
         environment = builtin_environment()
         self._builtin = lru_cache(maxsize=None)(
-            lambda name: _Compiled(environment.get_template(f"{name}.jinja"))
+            lambda name: Compiled(environment.get_template(f"{name}.jinja"))
         )
         self._from_file = lru_cache(maxsize=64)(_outcome)
 
@@ -103,21 +80,13 @@ class Templates:
         compiled = self._compiled(entry)
         try:
             context = _context(entry, compiled, messages, tools, thinking, continue_final)
-            if compiled.environment is None:
-                rendered = compiled.template.render(context)
-            else:
-                with compiled.environment.spending(Budget(context)):
-                    rendered = compiled.template.render(context)
+            rendered = compiled.render(entry.id, context)
         except Complaint as complaint:
             raise InvalidRequest(
                 f"The chat template of {entry.id} says: {complaint}", "messages"
             ) from complaint
-        except (SecurityError, jinja2.TemplateNotFound) as error:
-            raise TemplateError(
-                f"The chat template of {entry.id} does what no template may: {str(error).rstrip('.')}. "
-                "Name a built-in template or a .jinja file of your own in its entry."
-            ) from error
-        except _FAILURES as error:
+        except FAILURES as error:
+            _probe(entry, compiled)
             raise InvalidRequest(
                 f"The chat template of {entry.id} cannot render these messages "
                 f"({type(error).__name__}: {unguard(str(error))}). Check roles, tool calls and their order.",
@@ -129,7 +98,7 @@ class Templates:
         _check_images(entry, messages, prompt)
         return prompt
 
-    def _compiled(self, entry: Entry) -> _Compiled:
+    def _compiled(self, entry: Entry) -> Compiled:
         if entry.template in BUILTIN_TEMPLATES:
             return self._builtin(entry.template)
         home = entry.directory(self._models_dir)
@@ -151,7 +120,7 @@ class Templates:
         return outcome
 
 
-def _outcome(path: Path, _changed: int) -> _Compiled | TemplateError:
+def _outcome(path: Path, _changed: int) -> Compiled | TemplateError:
     """Compile a file; what is wrong with it is returned, to be kept as well: finding it out may take long."""
     try:
         return _compiled_file(path)
@@ -159,17 +128,34 @@ def _outcome(path: Path, _changed: int) -> _Compiled | TemplateError:
         return error
 
 
-def _compiled_file(path: Path) -> _Compiled:
+def _compiled_file(path: Path) -> Compiled:
     source = read_source(path)
     environment = model_environment()
     with environment.spending(Budget()):  # what is constant is worked out now
         template = compile_source(environment, source.text, source.name)
-    return _Compiled(template, environment, source.bos or "", source.eos)
+    return Compiled(template, environment, source.bos or "", source.eos)
+
+
+def _probe(entry: Entry, compiled: Compiled) -> None:
+    """Raise TemplateError for a template that fails even at the plainest conversation.
+
+    What it fails of is told as it is then: the client's own messages have no place in the log.
+    """
+    try:
+        compiled.render(entry.id, _context(entry, compiled, _PLAINEST, None, None, False))
+    except Complaint:
+        return
+    except FAILURES as error:
+        raise TemplateError(
+            f"The chat template of {entry.id} cannot render any messages "
+            f"({type(error).__name__}: {unguard(str(error))}; {compiled.place(error)}). "
+            "Mend the file, pull the model again, or name a built-in template in its entry."
+        ) from error
 
 
 def _context(
     entry: Entry,
-    compiled: _Compiled,
+    compiled: Compiled,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] | None,
     thinking: bool | None,

@@ -29,8 +29,8 @@ class Source:
 def template_file(directories: Iterable[Path]) -> Path:
     """Return the file that holds a model's own template: the first found in the directories.
 
-    Hugging Face keeps it as chat_template.jinja, before as a key of tokenizer_config.json. Raises
-    TemplateError where there is none.
+    The last of them is the model's own directory. Hugging Face keeps it as chat_template.jinja, before as a
+    key of tokenizer_config.json. Raises TemplateError where there is none.
     """
     directories = list(dict.fromkeys(directories))
     for directory in directories:
@@ -39,10 +39,11 @@ def template_file(directories: Iterable[Path]) -> Path:
         config = directory / CONFIG_FILE
         if config.is_file() and _settings(config).get("chat_template"):
             return config
-    places = " or ".join(str(directory) for directory in directories)
+    # The second by a name that stays different when a client sees both without where they are.
+    nor = "".join(f", nor does RKSERVE_MODELS_DIR/{directory.name}" for directory in directories[1:])
     raise TemplateError(
-        f"template: model, but {places} holds no {TEMPLATE_FILE} and no {CONFIG_FILE} with a chat_template. "
-        "Pull the model, or name a built-in template in its entry."
+        f"template: model, but {directories[0]} holds no {TEMPLATE_FILE} and no {CONFIG_FILE} with a "
+        f"chat_template{nor}. Pull the model, or name a built-in template in its entry."
     )
 
 

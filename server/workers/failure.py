@@ -17,6 +17,7 @@ from server.errors import (
     ModelCorrupt,
     RuntimeVersionMismatch,
     UnsupportedParameter,
+    without_folders,
 )
 
 _ERRORS: Mapping[ErrorCode, type[ApiError]] = {
@@ -46,8 +47,9 @@ class RunNotBegun(BackendCrashed):
 
 
 def error_of(code: ErrorCode, message: str, param: str | None = None) -> ApiError:
-    """Return the error for a code that a worker reported."""
-    return _ERRORS[code](message, param)
+    """Return the error for a code that a worker reported. What paths it names are of this machine."""
+    kind = _ERRORS[code]
+    return kind(without_folders(message) if issubclass(kind, InvalidRequest) else message, param)
 
 
 def load_error_of(code: ErrorCode, message: str) -> ApiError:

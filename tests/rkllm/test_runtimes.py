@@ -14,7 +14,7 @@ from tests.server.cli.command import rkserve
 
 def test_only_an_old_runtime_is_there_and_then_the_right_one(tmp_path: Path) -> None:
     board = Board(tmp_path)
-    old = board.add_runtime("1.2.3")
+    board.add_runtime("1.2.3")
     board.add("m")
     with board.serve() as server:
         for stream in (False, True):
@@ -23,7 +23,7 @@ def test_only_an_old_runtime_is_there_and_then_the_right_one(tmp_path: Path) -> 
             error = caught.value
             assert (error.status_code, error.code) == (503, "runtime_version_mismatch")
             assert error.response.headers["x-should-retry"] == "false"
-            assert f"{old}: version 1.2.3, not <1.4,==1.3.1,>=1.3" in error.message
+            assert "found: librkllmrt.so: version 1.2.3, not <1.4,==1.3.1,>=1.3" in error.message
         assert server.model("m")["warnings"] == [error.body["message"]]  # type: ignore[index]  # the error's JSON
         assert board.calls() == []  # it was never loaded
         board.add_runtime("1.3.1")
@@ -54,7 +54,7 @@ def test_two_runtimes_at_once(tmp_path: Path) -> None:
         with pytest.raises(openai.InternalServerError) as caught:
             server.ask("none")
         for version in ("1.2.3", "1.3.0", "1.3.1"):
-            assert f"{board.runtimes}/{version}/librkllmrt.so: version {version}" in caught.value.message
+            assert f"librkllmrt.so: version {version}" in caught.value.message
 
 
 def test_a_model_of_another_toolkit(tmp_path: Path) -> None:

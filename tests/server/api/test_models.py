@@ -73,6 +73,8 @@ async def test_health_and_readiness(served: Served) -> None:
     assert response.status_code == 503
     assert "retry-after" not in response.headers
     assert response.json()["status"] == "failed"
+    served.dispatcher.not_ready = {"tiny": "/srv/models/tiny/meta2.json is damaged"}
+    assert (await served.client.get("/ready")).json()["failed"] == {"tiny": "meta2.json is damaged"}
     served.dispatcher.not_ready = {}
     assert (await served.client.get("/ready")).status_code == 200
 

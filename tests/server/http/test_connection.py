@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 from contextlib import AsyncExitStack, suppress
 
 import pytest
@@ -62,6 +63,32 @@ async def test_headers_without_end_are_refused(served: Served) -> None:
             await raw.send(b"x-%d: %s\r\n" % (index, b"a" * 1000))
         assert (await raw.error())[0] == 431
         assert await raw.rest() == b""
+
+
+@pytest.mark.parametrize("count", [1, 70], ids=["one", "many"])
+async def test_large_headers_are_refused_in_one_piece_too(served: Served, count: int) -> None:
+    header = b"".join(b"x-%d: %s\r\n" % (index, b"a" * (70_000 // count)) for index in range(count))
+    for sent in (b"GET /health HTTP/1.1\r\n" + header + b"\r\n", post(chat_body(), header.rstrip())):
+        async with connected(served.port) as raw:
+            await raw.send(sent)
+            assert (await raw.error())[0] == 431
+            assert await raw.rest() == b""
+    assert served.dispatcher.jobs == []
+
+
+async def test_large_headers_do_not_cost_the_request_before_them(served: Served) -> None:
+    async with connected(served.port) as raw:
+        await raw.send(post(chat_body()) + post(chat_body(), b"x: " + b"a" * 70_000))
+        assert (await raw.response())[0] == 200
+        assert await raw.rest() == b""
+    assert len(served.dispatcher.jobs) == 1
+
+
+async def test_headers_up_to_the_limit_are_taken_with_a_body(served: Served) -> None:
+    async with connected(served.port) as raw:
+        for _ in range(2):
+            await raw.send(post(chat_body() + b" " * 100_000, b"x: " + b"a" * 64_000))
+            assert (await raw.response())[0] == 200
 
 
 @pytest.mark.parametrize("trailer", [b"x" * 65_000, b"a: b\r\n" * 10_000], ids=["one", "many"])
@@ -125,6 +152,27 @@ async def test_five_hundred_silent_connections_block_nobody(served: Served) -> N
     async with AsyncExitStack() as stack:
         await asyncio.gather(*(stack.enter_async_context(connected(served.port)) for _ in range(450)))
         assert (await served.chat()).status_code == 200
+
+
+async def test_connections_leave_descriptors_to_the_rest(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert connection.most_connections() == soft - connection.SPARE_DESCRIPTORS
+    async with AsyncExitStack() as stack:
+        # However many the tests before have left to be closed.
+        raws = [await stack.enter_async_context(connected(served.port)) for _ in range(20)]
+        for raw in raws:
+            await raw.send(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+            assert (await raw.response())[0] == 200
+        monkeypatch.setattr(connection, "most_connections", lambda: 20)
+        late = await stack.enter_async_context(connected(served.port))
+        status, headers, body = await late.response()
+        assert (status, headers["retry-after"], headers["connection"]) == (503, "5", "close")
+        assert json.loads(body)["error"]["code"] == "server_busy"
+        assert await late.rest() == b""
+        await raws[0].send(post(chat_body()))  # those that are there go on
+        assert (await raws[0].response())[0] == 200
 
 
 async def test_an_upload_nobody_reads_is_cut(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

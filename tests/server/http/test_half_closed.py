@@ -48,6 +48,7 @@ async def test_a_stream_comes_to_its_end(served: Served) -> None:
         await raw.send(post(chat_body(stream=True)))
         raw.writer.write_eof()
         received = await raw.rest()
+    assert received.lower().count(b"connection: ") == received.count(b"connection: close") == 1
     assert b'"late"' in received
     assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 

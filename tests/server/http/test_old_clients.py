@@ -21,7 +21,9 @@ async def test_a_stream_is_plain_text_until_the_end(served: Served, options: tup
     assert head.startswith(b"HTTP/1.1 200 ")
     assert b"transfer-encoding" not in head.lower()
     assert b"content-length" not in head.lower()
-    assert b"connection: close" in head.lower()
+    assert [line for line in head.lower().split(b"\r\n") if line.startswith(b"connection:")] == [
+        b"connection: close"
+    ]
     events = body.decode().strip().split("\n\n")
     assert events[-1] == "data: [DONE]"
     chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
@@ -43,3 +45,14 @@ async def test_a_whole_answer_has_its_length(served: Served) -> None:
         status, headers, body = await raw.response()
         assert (status, headers["content-length"]) == (200, str(len(body)))
         assert await raw.rest() == b""
+
+
+async def test_a_stream_s_connection_is_kept_unless_the_client_wants_it_closed(served: Served) -> None:
+    async with connected(served.port) as raw:
+        await raw.send(post(chat_body(stream=True)))
+        head = await raw.reader.readuntil(b"\r\n\r\n")
+        assert b"connection:" not in head.lower()  # HTTP/1.1: kept
+        await raw.reader.readuntil(b"\r\n0\r\n\r\n")
+        await raw.send(post(chat_body(stream=True), b"connection: close"))
+        rest = await raw.rest()
+    assert rest.lower().count(b"connection: ") == rest.count(b"connection: close") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -39,6 +40,32 @@ async def test_a_preload_that_fails_leaves_the_server_running(tmp_path: Path) ->
         h.script_load("a", "")  # mended: the next request loads it, and it stays
         assert await h.answer("a", "tokens:1") == "t0 "
         assert h.dispatcher.ready
+    finally:
+        await h.dispatcher.stop()
+
+
+async def test_one_that_is_killed_in_its_first_load_is_pinned_once_it_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    h = Harness(tmp_path, preload=("a",), idle_unload_s=1)
+    h.script_load("a", "hang:60")
+    await h.dispatcher.start()
+    try:
+        await until(lambda: h.loads("a"), "the load")
+        os.kill(h.loads("a")[0], signal.SIGKILL)
+        await until(lambda: (h.dispatcher.unready()["a"] or "").count("SIGKILL"), "notice of its death")
+        h.script_load("a", "")
+        pid = await h.answer("a", "pid")
+        assert h.dispatcher.ready
+        assert h.status("a").error is None
+        assert "a is there again" in caplog.messages
+        # As one that is pinned: it does not go when idle, and comes back.
+        await asyncio.sleep(1.5)
+        assert await h.answer("a", "pid") == pid
+        os.kill(int(pid), signal.SIGKILL)
+        await until(lambda: not h.dispatcher.ready, "notice of the crash")
+        await until(lambda: h.dispatcher.ready, "the reload")
     finally:
         await h.dispatcher.stop()
 

@@ -47,6 +47,12 @@ def test_every_code_of_a_worker_has_its_error(code: ErrorCode) -> None:
     assert (error.code, error.message, error.param) == (code, "text", "field")
 
 
+@pytest.mark.parametrize("code", get_args(ErrorCode))
+def test_of_the_paths_a_worker_names_clients_see_the_last_name(code: ErrorCode) -> None:
+    error = error_of(code, "the adapter /srv/models/a/x.rkllm, line '/srv/b.so'")
+    assert error.body()["error"]["message"] == "the adapter x.rkllm, line 'b.so'"
+
+
 def test_a_failed_load_never_blames_the_request() -> None:
     assert isinstance(error_of("invalid_request", "x"), InvalidRequest)
     assert type(load_error_of("invalid_request", "x")) is LoadFailed
