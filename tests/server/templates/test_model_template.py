@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from server.registry.entry import example_entry
 from server.templates import BUILTIN_TEMPLATES, TemplateError, Templates
+from tests.server.examples import example_entry
 from tests.server.templates.support import LED, MANY, ONE, Message, joined, prompt, user
 
 FIXTURE = Path(__file__).parent / "fixtures" / "smollm2" / "chat_template.jinja"
