@@ -210,3 +210,13 @@ async def test_a_worker_that_prints_without_end_holds_up_nobody(tmp_path: Path) 
             assert len((await h.answer("b", "tokens:1000")).split()) == 1000
             assert arrived(floods) == []  # it still prints
             await first(floods, Delta)
+
+
+async def test_what_a_worker_printed_for_one_request_is_shown_to_no_other(tmp_path: Path) -> None:
+    async with harness(tmp_path) as h:
+        told = await fails(h, f"tokens:1 say:7 kill:{KILL}", BackendCrashed)
+        assert "Its last output: line 7" in told
+        error = h.status("a").error or ""
+        assert "SIGKILL" in error and "line 7" not in error
+        assert await h.answer("a", "tokens:1") == "t0 "
+        assert h.status("a").error is None
