@@ -14,7 +14,11 @@ INTERNAL = ("docker", "br-", "veth", "virbr", "cni", "podman", "lxc")
 
 def url_of(listening: socket.socket) -> str:
     """Return the address to open in a client on this machine."""
-    host, port = listening.getsockname()[:2]
+    return local_url(*listening.getsockname()[:2])
+
+
+def local_url(host: str, port: int) -> str:
+    """Return the address at which this machine reaches a server that listens on this host and port."""
     return url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
 
 

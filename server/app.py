@@ -23,7 +23,7 @@ from server.http.context import RequestContext
 from server.http.errors import install_error_handlers
 from server.http.head import HeadAsGet
 from server.http.keys import Gate, load_keys
-from server.registry import Registry
+from server.registry import Registry, without_effect
 from server.scheduling import Dispatcher
 from server.settings import Settings
 from server.templates import Templates
@@ -44,7 +44,7 @@ def create_app(settings: Settings, registry: Registry, *, dispatcher: Dispatcher
     runtimes = Runtimes(settings)
     dispatcher = dispatcher or Dispatcher(settings, registry, runtimes=runtimes)
     templates = Templates(settings.models_dir)
-    _log_problems(registry, templates)
+    _log_problems(settings, registry, templates)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -92,9 +92,11 @@ def create_app(settings: Settings, registry: Registry, *, dispatcher: Dispatcher
     return app
 
 
-def _log_problems(registry: Registry, templates: Templates) -> None:
-    for line in registry.missing():
+def _log_problems(settings: Settings, registry: Registry, templates: Templates) -> None:
+    for line in (*settings.without_effect(), *registry.missing()):
         _log.warning("%s", line)
     for entry in registry.installed():
         if (problem := templates.problem(entry)) is not None:
             _log.error("%s", registry.located(entry, "template", f"{entry.id} is not served. {problem}"))
+        for key, message in without_effect(entry, settings.models_dir):
+            _log.warning("%s", registry.located(entry, key, f"{entry.id}: {message}"))

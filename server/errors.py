@@ -185,7 +185,14 @@ class LoadFailed(LoadError):
 
 
 class BackendFailure(_Final):
-    """The worker did not live to finish the answer."""
+    """The worker did not live to finish the answer.
+
+    reason: the message for everybody, without what the worker printed: that may be of one client's request.
+    """
+
+    def __init__(self, message: str, param: str | None = None, *, reason: str | None = None) -> None:
+        super().__init__(message, param)
+        self.reason = reason or message
 
 
 class BackendCrashed(BackendFailure):

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 import platformdirs
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from backends.discovery import SYSTEM_DIRS
 from server.envfile import EnvFileError, read_env_file
@@ -25,6 +25,8 @@ from server.names import MODEL_NAME, MODEL_NAME_RULE
 PREFIX = "RKSERVE_"
 SERVICE_ENV_FILE = Path("/etc/rkserve/rkserve.env")
 API_KEY_VARIABLE = "RKSERVE_API_KEY"  # a client's key, for `rkserve chat`: no setting of the server
+# Settings that are accepted and do nothing yet, and why; whoever sets one is warned at start.
+NOT_USED = {"metrics_open": "there is no /metrics yet"}
 
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*")
 _ORIGIN = re.compile(r"\*|https?://[^/\s]+")
@@ -128,9 +130,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Settings(BaseSettings):
     """Every setting, checked. Seconds end in _s, megabytes (2^20 bytes) in _mb."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="forbid", validate_default=False
-    )
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=False)
 
     host: Annotated[str, AfterValidator(_host)] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
@@ -169,6 +169,18 @@ class Settings(BaseSettings):
 
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take nothing but what is passed: `load_settings` reads the environment, and checks every name."""
+        return (init_settings,)
+
     @property
     def reachable(self) -> bool:
         """Whether other machines can reach the server."""
@@ -189,6 +201,14 @@ class Settings(BaseSettings):
     def origin(self, setting: str) -> str:
         """Return a setting as it was given, else as a variable with its value."""
         return self.given(setting) or f"{variable_name(setting)}={getattr(self, setting)}"
+
+    def without_effect(self) -> list[str]:
+        """Say of each setting that was changed to no avail that it does nothing yet, and why."""
+        return [
+            f"{self.origin(setting)} has no effect yet: {why}"
+            for setting, why in NOT_USED.items()
+            if getattr(self, setting) != type(self).model_fields[setting].default
+        ]
 
 
 def variable_name(setting: str) -> str:
@@ -216,6 +236,7 @@ def load_settings(
 
     def take(variable: str, value: str, origin: str) -> None:
         setting = variable.removeprefix(PREFIX).lower()
+        # Names count as they are documented: one in other letters is a slip, not a second way to say it.
         if setting not in Settings.model_fields or variable != variable.upper():
             problems.append(f"{origin}: unknown variable{_nearest(variable)}")
         elif value:
@@ -224,12 +245,12 @@ def load_settings(
     if env_file is not None:
         try:
             for variable, (value, line) in read_env_file(env_file).items():
-                if variable.startswith(PREFIX):
+                if variable.upper().startswith(PREFIX):
                     take(variable, value, f"{env_file}:{line}: {variable}")
         except EnvFileError as error:
             problems.append(str(error))
     for variable, value in os.environ.items():
-        if variable.startswith(PREFIX) and variable != API_KEY_VARIABLE:
+        if variable.upper().startswith(PREFIX) and variable != API_KEY_VARIABLE:
             take(variable, value, variable)
     for setting, flag in (flags or {}).items():
         if flag is not None:
@@ -259,7 +280,7 @@ def _as_flag(setting: str, value: object) -> str:
 
 def _nearest(variable: str) -> str:
     known = [variable_name(name) for name in Settings.model_fields]
-    near = difflib.get_close_matches(variable.upper(), known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(variable.upper(), [*known, API_KEY_VARIABLE], n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.demo_model import MODEL, demo_models_dir
 
 # Keys, models and settings of whoever runs the tests are not the tests' own; children inherit this.
-for _name in [name for name in os.environ if name.startswith("RKSERVE_")]:
+for _name in [name for name in os.environ if name.upper().startswith("RKSERVE_")]:
     del os.environ[_name]
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="rkserve-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from server.api.openapi import ERRORS
 from server.api.state import AppState, state_of
 from server.errors import without_folders
-from server.registry import Entry
+from server.registry import Entry, without_effect
 from server.registry.blocks import HubSource
 
 router = APIRouter()
@@ -40,8 +40,11 @@ def _model(state: AppState, entry: Entry) -> dict[str, Any]:
         warnings += [] if problem is None else [problem]
     else:
         runtime = info.runtime
+    if status.error is not None and not status.loaded:
+        warnings.append(status.error)
     if (problem := state.templates.problem(entry)) is not None:
         warnings.append(problem)
+    warnings += [message for _, message in without_effect(entry, state.settings.models_dir)]
     return {
         "id": entry.id,
         "object": "model",
@@ -56,7 +59,7 @@ def _model(state: AppState, entry: Entry) -> dict[str, Any]:
         "runtime": runtime,
         "details": info.details if info is not None else {},
         "license": entry.license.id,
-        "warnings": [without_folders(warning) for warning in warnings],
+        "warnings": [without_folders(warning) for warning in dict.fromkeys(warnings)],
     }
 
 

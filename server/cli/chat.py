@@ -61,11 +61,12 @@ def chat(
     models_dir: ModelsDir = None,
 ) -> None:
     """Talk to a model in the terminal; with a prompt on standard input, answer it once."""
+    from server.addresses import local_url
     from server.cli.conversation import Conversation, connect
 
     settings = settings_for({"models_file": models_file, "models_dir": models_dir})
     with ExitStack() as stack:
-        client = _connect(url or _own_url(settings), key)
+        client = _connect(url or local_url(settings.host, settings.port), key)
         if client is None:
             if url is not None:
                 raise CommandError(f"no server answers at {url}; is it running, and is the address right?")
@@ -97,11 +98,6 @@ def _connect(url: str, key: str | None) -> Client | None:
         if key or not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise
         return connect(url, getpass(f"API key of {url}: ").strip())
-
-
-def _own_url(settings: Settings) -> str:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
 def _installed_model(settings: Settings, name: str | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -56,10 +56,13 @@ class Took:
 class Client:
     """A connection to a server. Close it by leaving its `with` block."""
 
-    def __init__(self, http: httpx2.Client, url: str, models: list[str]) -> None:
+    def __init__(self, http: httpx2.Client, url: str, models: Mapping[str, Sequence[str]]) -> None:
+        """models: the ids of the server's models, each with its further names."""
         self._http = http
         self._url = url
-        self._models = models
+        self._models = list(models)
+        self._ids = {name: model for model, names in models.items() for name in names}
+        self._ids |= {model: model for model in models}
 
     def __enter__(self) -> Self:
         return self
@@ -70,9 +73,12 @@ class Client:
         self._http.close()
 
     def choose_model(self, default: str | None) -> str:
-        """Return the default if the server has it, else the only one it has. Raises CommandError."""
-        if default in self._models:
-            return str(default)
+        """Return the default's id if the server has it, else that of the only one it has.
+
+        default: an id or an alias. Raises CommandError.
+        """
+        if default is not None and default in self._ids:
+            return self._ids[default]
         if len(self._models) == 1:
             return self._models[0]
         if not self._models:
@@ -132,8 +138,12 @@ def connect(url: str, key: str | None) -> Client | None:
             raise KeyWanted(f"the server at {url} {wants}: set {API_KEY_VARIABLE}, or --key KEY")
         if response.status_code != 200:
             raise CommandError(f"the server at {url} says: {_error_message(response)}")
-        models = [str(model["id"]) for model in response.json()["data"]]
-    except (ValueError, KeyError, TypeError) as error:
+        # Aliases are an addition of ours; other servers do not send them.
+        models = {
+            str(model["id"]): [str(alias) for alias in model.get("aliases") or ()]
+            for model in response.json()["data"]
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         http.close()
         raise CommandError(f"what listens at {url} is no server of the OpenAI API") from error
     except CommandError:

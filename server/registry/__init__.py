@@ -5,6 +5,7 @@ from server.registry.load import load_registry, packaged_file
 from server.registry.problems import Problem, RegistryError
 from server.registry.registry import Registry
 from server.registry.spec import adapter_of, model_spec
+from server.registry.unused import without_effect
 
 __all__ = [
     "Entry",
@@ -15,4 +16,5 @@ __all__ = [
     "load_registry",
     "model_spec",
     "packaged_file",
+    "without_effect",
 ]

@@ -7,7 +7,7 @@ What needs other entries (aliases, side models, adapters) is checked by `load`. 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -201,19 +201,3 @@ def satisfiable(specifier: str, abi: SpecifierSet) -> bool:
         named = Version(part.version.removesuffix(".*"))
         candidates |= {named, Version(f"{named.major}.{named.minor}.{named.micro + 1}")}
     return any(both.contains(version, prereleases=True) for version in candidates)
-
-
-def example_entry(**keys: Any) -> Entry:
-    """Return a small valid hybrid entry with some keys changed. For tests and examples."""
-    return Entry.model_validate(
-        {
-            "id": "example",
-            "backend": "hybrid",
-            "folder": ".",
-            "template": "chatml",
-            "context_length": 2048,
-            "memory_mb": 100,
-            "license": {"id": "Apache-2.0"},
-            **keys,
-        }
-    )

@@ -53,9 +53,14 @@ class Registry:
         ]
 
     def located(self, entry: Entry, key: str, message: str) -> str:
-        """Return a message with file and line of the key it is about, for an entry of the user's own file."""
+        """Return a message with file and line of the key it is about, for an entry of the user's own file.
+
+        key: dotted, for one inside a block.
+        """
         place = self._places.get(entry.id)
-        return message if place is None or place.packaged else str(place.problem((key,), message))
+        if place is None or place.packaged:
+            return message
+        return str(place.problem(tuple(key.split(".")), message))
 
     def missing(self) -> list[str]:
         """Say of each entry of the user's own file that has no files what is not there, and where it stands.

@@ -129,11 +129,6 @@ class Dispatcher:
         except (BackendFailure, TimeoutError):
             return None
 
-    @property
-    def ready(self) -> bool:
-        """Whether every preloaded model is loaded."""
-        return not self.unready()
-
     def unready(self) -> dict[str, str | None]:
         """Return the preloaded models that are not loaded, by id, with why that is for good, if it is.
 
@@ -150,10 +145,6 @@ class Dispatcher:
                 unready[entry.id] = state.error or f"{entry.id} has ended; the next request loads it again."
         return unready
 
-    def status(self) -> list[ModelStatus]:
-        """Return the state of every model of the registry."""
-        return [self.status_of(entry) for entry in self._registry.entries.values()]
-
     def status_of(self, entry: Entry) -> ModelStatus:
         """Return the state of one model; of an adapter, that of its base and what is wrong with itself."""
         host = self._registry.host(entry)
@@ -161,9 +152,7 @@ class Dispatcher:
         client = None if slot is None else slot.client
         return ModelStatus(
             id=entry.id,
-            pinned=host in self._preloader,
             loading=slot is not None and not slot.loaded and not slot.ending,
-            running=client is not None and client.busy,
             waiting=len(self._turns.waiting(host)),
             info=client.info if client is not None and slot is not None and slot.loaded else None,
             error=self._problems.get(host.id),
@@ -218,7 +207,7 @@ class Dispatcher:
     def _slot_gone(self, slot: Slot) -> None:
         client = slot.client
         if client is not None and isinstance(client.failure, BackendFailure):
-            self._problems[slot.entry.id] = client.failure.message
+            self._problems[slot.entry.id] = client.failure.reason
         # A pinned model comes back, unless it dies before it has made a single answer: that would be a loop.
         if not self._stopping and slot.pinned and client is not None and client.runs_finished:
             self._preloader.again(slot.entry)

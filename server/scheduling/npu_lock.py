@@ -1,4 +1,4 @@
-"""The lock file that programs on this machine take in turn to use the NPU: the server, bench, doctor.
+"""The lock file that the programs that use the NPU take in turn: the server and `rkserve doctor --deep`.
 
 Two programs on the NPU at once have frozen boards, so each holds this lock for one run or one load. It is
 advisory (flock) and the kernel drops it with the process that holds it. Knows no loop: see `npu_turn`.

@@ -51,9 +51,6 @@ class Preloader:
         """The loads under way."""
         return list(self._tasks)
 
-    def __contains__(self, entry: Entry) -> bool:
-        return any(entry.id == own.id for own in self.entries)
-
     def to_come(self, entry: Entry) -> bool:
         """Whether a load of this one is under way or will be begun."""
         return entry.id in self._to_come

@@ -112,12 +112,6 @@ class Run:
                 self._wake = None
         return events.popleft()
 
-    def ready_events(self) -> list[tuple[int, Event]]:
-        """Take all events that have arrived, without waiting. Says nothing of an end or an error."""
-        taken = list(self._events)
-        self._events.clear()
-        return taken
-
     def push(self, index: int, event: Event) -> None:
         """Add an event; the dispatcher's side. Of reports of state in a row only the latest is kept."""
         if self._left:

@@ -1,4 +1,4 @@
-"""What is known of a model while the server runs: a value for routes, metrics and the command line."""
+"""What is known of a model while the server runs: a value for routes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ class ModelStatus:
     """
 
     id: str
-    pinned: bool = False
     loading: bool = False
-    running: bool = False
     waiting: int = 0
     info: ModelInfo | None = None
     error: str | None = None

@@ -22,7 +22,7 @@ from server.templates.environment import (
 from server.templates.errors import TemplateError
 from server.templates.guard import SENTINEL, guard, guard_names, spans, unguard
 from server.templates.messages import images_of, prepare_messages
-from server.templates.source import read_source, template_file
+from server.templates.source import read_source, source_state, template_file
 
 _PLAINEST = [{"role": "user", "content": "Hi"}]
 
@@ -30,7 +30,7 @@ _PLAINEST = [{"role": "user", "content": "Hi"}]
 class Templates:
     """The templates of all entries, each compiled once. Rendering is pure and may run in any thread.
 
-    A template file that changes on the disk is compiled again.
+    A template that changes on the disk, or the tokenizer's settings beside it, is compiled again.
     """
 
     def __init__(self, models_dir: Path) -> None:
@@ -108,19 +108,19 @@ class Templates:
         else:
             file = home / entry.template  # an absolute path stays what it is
         try:
-            changed = file.stat().st_mtime_ns
+            state = source_state(file)
         except OSError as error:
             raise TemplateError(
                 f"{file}: the template of {entry.id} cannot be read ({error.strerror}). "
                 "Check the template key of its entry."
             ) from error
-        outcome = self._from_file(file, changed)
+        outcome = self._from_file(file, state)
         if isinstance(outcome, TemplateError):
             raise TemplateError(outcome.message)
         return outcome
 
 
-def _outcome(path: Path, _changed: int) -> Compiled | TemplateError:
+def _outcome(path: Path, _state: tuple[tuple[int, ...] | None, ...]) -> Compiled | TemplateError:
     """Compile a file; what is wrong with it is returned, to be kept as well: finding it out may take long."""
     try:
         return _compiled_file(path)

@@ -47,6 +47,20 @@ def template_file(directories: Iterable[Path]) -> Path:
     )
 
 
+def source_state(path: Path) -> tuple[tuple[int, ...] | None, ...]:
+    """Return what tells one state of all the files that `read_source` reads from another.
+
+    Raises OSError where the template itself cannot be looked at.
+    """
+    config = path.with_name(CONFIG_FILE)
+    return _file_state(path), _file_state(config) if config.is_file() else None
+
+
+def _file_state(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+
+
 def read_source(path: Path) -> Source:
     """Read a template file, or a tokenizer_config.json with a template in it. Raises TemplateError."""
     config = path if path.name == CONFIG_FILE else path.with_name(CONFIG_FILE)

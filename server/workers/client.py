@@ -303,7 +303,8 @@ class WorkerClient(asyncio.Protocol):
     # the end
 
     def _hangs(self, what: str) -> None:
-        error = BackendTimeout(self._ending.death(f"{what} and was ended"))
+        how = f"{what} and was ended"
+        error = BackendTimeout(self._ending.death(how), reason=self._ending.reason(how))
         logger.error("%s", error.message)
         self.kill(error, f"it {what}")
 

@@ -45,17 +45,20 @@ class Ending:
         if not self._unloading:
             self.failure = self.failure or error
 
+    def reason(self, what: str) -> str:
+        """Say what the worker did that ended it."""
+        return f"The worker of {self._model_id} {what}; the next request starts a new one."
+
     def death(self, what: str) -> str:
         """Say what the worker did that ended it, with its last lines of output."""
-        text = f"The worker of {self._model_id} {what}; the next request starts a new one."
-        return with_output(text, self._process.output.tail())
+        return with_output(self.reason(what), self._process.output.tail())
 
     def exit_error(self, *, loading: bool) -> ApiError:
         """Return the error for a process that has exited by itself."""
         how = describe_exit(self._process.exited.result())
         if loading:
             return LoadFailed(self.death(f"{how} while it loaded the model"))
-        return BackendCrashed(self.death(how))
+        return BackendCrashed(self.death(how), reason=self.reason(how))
 
     def log_exit(self) -> None:
         """Log how the process ended, once it has: as an error only where nobody wanted it to."""

@@ -40,9 +40,9 @@ class WorkerOutput:
         self._open = True
         self._loop.add_reader(fd, self._readable)
 
-    def tail(self, lines: int = KEPT_LINES) -> list[str]:
+    def tail(self) -> list[str]:
         """Return the last lines, oldest first, since the start or since `forget`."""
-        return list(self._tail)[-lines:]
+        return list(self._tail)
 
     def forget(self) -> None:
         """Drop the lines that are kept, so that what is printed for one client is not shown to the next."""

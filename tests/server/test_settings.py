@@ -177,6 +177,9 @@ def test_every_setting_but_free_text_has_a_bad_value_above() -> None:
         ("RKSERVE_PROT", "; did you mean RKSERVE_PORT?"),
         ("RKSERVE_HEARTBEAT", "; did you mean RKSERVE_HEARTBEAT_S?"),
         ("RKSERVE_port", "; did you mean RKSERVE_PORT?"),
+        ("rkserve_port", "; did you mean RKSERVE_PORT?"),
+        ("Rkserve_Image_Urls", "; did you mean RKSERVE_IMAGE_URLS?"),
+        ("rkserve_api_key", "; did you mean RKSERVE_API_KEY?"),
         ("RKSERVE_ZZZZZZZZZZ", "; known are RKSERVE_HOST, RKSERVE_PORT, "),
     ],
 )
@@ -280,3 +283,11 @@ def test_models_yaml_and_keys_of_the_user_are_found(nothing_set: Path, tmp_path:
 )
 def test_reachable_by_other_machines(host: str, reachable: bool) -> None:
     assert Settings(host=host).reachable is reachable
+
+
+@pytest.mark.parametrize("variable", ["RKSERVE_PORT", "rkserve_port"])
+def test_settings_made_by_hand_do_not_read_the_environment(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "x")
+    assert Settings().port == 8000

@@ -171,6 +171,7 @@ def outputs(meta: dict[str, Any]) -> list[dict[str, Any]]:
         (lambda m: m.update(lengths=[1, 2**31]), "lengths goes up to 2147483648"),
         (lambda m: m.update(lengths=[]), "lengths is []"),
         (lambda m: m.update(eos_token_ids=[-1]), "eos_token_ids holds -1"),
+        (lambda m: m.update(eos_token_ids=[0, m["vocab_size"]]), "eos_token_ids holds "),
         (lambda m: m["tokenizer"].update(file="a/tokenizer.json"), "'a/tokenizer.json' is no name of a file"),
         (lambda m: m["tokenizer"].update(file="nul\0"), "'nul\\x00' is no name of a file"),
         (lambda m: m["tokenizer"].update(file=".."), "'..' is no name of a file"),
@@ -235,3 +236,10 @@ def test_a_description_without_bottom_is_no_json(folder: Path) -> None:
     with pytest.raises(BackendError) as caught:
         read_folder(folder)
     assert caught.value.code == "model_corrupt"
+
+
+def test_the_last_token_of_the_vocabulary_may_end_an_answer(folder: Path) -> None:
+    meta = read_meta(folder)
+    meta["eos_token_ids"] = [0, meta["vocab_size"] - 1]
+    write_meta(folder, meta)
+    assert read_folder(folder).meta.eos_token_ids == meta["eos_token_ids"]

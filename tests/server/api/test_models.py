@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.scripted import Served, loaded, serving
+from server.scheduling import ModelStatus
+from tests.server.scripted import Served, entry, loaded, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -38,6 +39,19 @@ async def test_installed_models_are_listed_with_what_is_known(served: Served) ->
     assert models["board"]["runtime"] is None
     (warning,) = models["board"]["warnings"]
     assert "No librkllmrt.so" in warning and "RKSERVE_RUNTIME_DIRS" in warning
+
+
+async def test_why_a_model_did_not_load_is_told_until_it_is_there(served: Served) -> None:
+    async def warnings() -> list[str]:
+        found: list[str] = (await served.client.get("/v1/models/tiny")).json()["warnings"]
+        return found
+
+    failed = ModelStatus(id="tiny", error="/srv/models/tiny/meta2.json is damaged.")
+    served.dispatcher.statuses = [failed]
+    assert await warnings() == ["meta2.json is damaged."]
+    # Its worker died since, and it is loaded again.
+    served.dispatcher.statuses = [loaded("tiny", error="The worker died.")]
+    assert await warnings() == []
 
 
 async def test_one_model_by_id_and_alias_with_a_slash(served: Served) -> None:
@@ -123,3 +137,10 @@ def references(value: object) -> list[str]:
 @pytest.mark.parametrize("path", ["/docs", "/redoc"])
 async def test_no_page_that_fetches_scripts_from_elsewhere(served: Served, path: str) -> None:
     assert (await served.client.get(path)).status_code == 404
+
+
+async def test_keys_without_effect_are_told(tmp_path: Path) -> None:
+    model = entry("masked", hybrid={"core_mask": "0"})
+    async with serving(tmp_path, more=(model,)) as served:
+        (warning,) = (await served.client.get("/v1/models/masked")).json()["warnings"]
+        assert warning.startswith("hybrid.core_mask (0) has no effect yet")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +18,7 @@ class Script:
     """What to answer: models, lines of the stream, or a status and a body. `hang`: never end a stream."""
 
     models: Sequence[str] = ("only",)
+    aliases: Mapping[str, Sequence[str]] = field(default_factory=dict)
     lines: Sequence[str] = ()
     status: int = 200
     body: dict[str, Any] = field(default_factory=dict)
@@ -27,6 +28,10 @@ class Script:
     streaming: threading.Event = field(default_factory=threading.Event)
     stopped: threading.Event = field(default_factory=threading.Event)
     url: str = ""
+
+
+def _model(script: Script, name: str) -> dict[str, Any]:
+    return {"id": name} | ({"aliases": script.aliases[name]} if name in script.aliases else {})
 
 
 def delta(**fields: str) -> str:
@@ -68,7 +73,7 @@ def openai_server(script: Script) -> Iterator[Script]:
             if script.asks_for_key and self.headers.get("authorization") != f"Bearer {KEY}":
                 self._json(401, {"error": {"message": "no such key"}})
             else:
-                self._json(200, {"object": "list", "data": [{"id": model} for model in script.models]})
+                self._json(200, {"object": "list", "data": [_model(script, name) for name in script.models]})
 
         def do_POST(self) -> None:
             script.requests.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))

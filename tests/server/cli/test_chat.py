@@ -98,6 +98,15 @@ def test_a_key_opens_the_server_and_a_named_model_is_asked(tmp_path: Path) -> No
         assert (done.returncode, done.stdout) == (0, "Hello\n")
 
 
+@pytest.mark.parametrize("default", ["b", "second", "org/second"])
+def test_the_default_model_of_the_settings_may_be_an_alias(default: str, tmp_path: Path) -> None:
+    script = Script(models=("a", "b"), aliases={"b": ("second", "org/second")}, lines=ANSWER)
+    with openai_server(script) as server:
+        done = rkserve("chat", "--url", server.url, home=tmp_path, stdin="?", RKSERVE_DEFAULT_MODEL=default)
+    assert (done.returncode, done.stderr.count("which model?")) == (0, 0)
+    assert server.requests[0]["model"] == "b"
+
+
 def test_in_a_terminal_the_key_is_asked_for_and_not_shown(tmp_path: Path) -> None:
     with openai_server(Script(asks_for_key=True, lines=ANSWER)) as server:
         terminal = Terminal(tmp_path, "--url", server.url)

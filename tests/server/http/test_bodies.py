@@ -129,6 +129,17 @@ async def test_the_limit_is_exact(narrow: Served) -> None:
     assert "1 MB" in error["message"]
 
 
+async def test_the_limit_of_chunked_bodies_is_exact(narrow: Served) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+    for size, status in ((LIMIT, 200), (LIMIT + 1, 413)):
+        body = padded(size)
+        async with connected(narrow.port) as raw:
+            # The last chunk brings a single byte.
+            await raw.send(head + chunk(body[: LIMIT // 2]) + chunk(body[LIMIT // 2 : -1]))
+            await raw.send(chunk(body[-1:]) + chunk(b""))
+            assert (await raw.response())[0] == status
+
+
 async def test_chunked_bodies_are_counted(narrow: Served) -> None:
     async with connected(narrow.port) as raw:
         head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import socket
 from contextlib import AsyncExitStack, suppress
 
 import pytest
@@ -192,3 +193,27 @@ async def test_an_upgrade_nobody_offers_is_an_ordinary_request(served: Served) -
             b"GET /health HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
         )
         assert (await raw.response())[0] == 200
+
+
+@pytest.mark.parametrize("before", [1, 2, 3])
+async def test_whole_requests_before_nonsense_get_their_answers(served: Served, before: int) -> None:
+    async with connected(served.port) as raw:
+        await raw.send(post(chat_body()) * before + b"nonsense\r\n\r\n")
+        for _ in range(before):
+            status, _, body = await raw.response()
+            assert (status, json.loads(body)["object"]) == (200, "chat.completion")
+        assert await raw.rest() == b""
+
+
+async def test_tokens_leave_at_once_and_vanished_clients_are_found(served: Served) -> None:
+    async with connected(served.port) as raw:
+        await raw.send(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+        await raw.response()
+        (port,) = [raw.writer.get_extra_info("sockname")[1]]
+        (tcp,) = [
+            one.transport.get_extra_info("socket")
+            for one in served.server.server_state.connections
+            if one.transport.get_extra_info("peername")[1] == port
+        ]
+        assert tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert tcp.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -104,6 +104,42 @@ async def test_keys_come_and_go_without_a_restart(tmp_path: Path, keys_file: Pat
         assert await status("rk-one") == 200
 
 
+def test_another_file_of_the_same_size_and_time_is_seen(tmp_path: Path) -> None:
+    file, other = tmp_path / "keys", tmp_path / "new"
+    file.write_text(line("home", "rk-one"))
+    keys = KeyRing(file)
+    status = file.stat()
+    other.write_text(line("home", "rk-two"))
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.replace(other, file)
+    assert (keys.name_of("rk-one"), keys.name_of("rk-two")) == (None, "home")
+
+
+def test_a_key_written_over_in_place_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(line("home", "rk-one"))
+    keys = KeyRing(file)
+    status = file.stat()
+    file.write_text(line("home", "rk-two"))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert (file.stat().st_ino, file.stat().st_size) == (status.st_ino, status.st_size)
+    assert (keys.name_of("rk-one"), keys.name_of("rk-two")) == (None, "home")
+
+
+@pytest.mark.parametrize("broken", [b"no key\n", b"\xff\xfe", b"home:abc\n"])
+async def test_an_open_server_does_not_stay_open_when_its_file_is_broken(
+    tmp_path: Path, broken: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    async with serving(tmp_path / "served") as served:
+        assert (await served.client.get("/v1/models")).status_code == 200
+        (tmp_path / "rkserve").mkdir()
+        (tmp_path / "rkserve" / "keys").write_bytes(broken)
+        assert (await served.client.get("/v1/models")).status_code == 401
+        (tmp_path / "rkserve" / "keys").unlink()
+        assert (await served.client.get("/v1/models")).status_code == 401
+
+
 @pytest.mark.parametrize("content", [None, b"", b"# nothing\n"])
 async def test_a_named_file_without_keys_lets_nobody_in_until_there_is_one(
     tmp_path: Path, content: bytes | None

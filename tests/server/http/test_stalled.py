@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from server.http import stalled
+from server.http.connection import LimitedConnection
 from server.scheduling import Run
 from tests.server.http.raw import chat_body, post
 from tests.server.scripted import Served, delta, finished
@@ -59,3 +60,36 @@ async def test_one_that_is_slow_gets_everything(served: Served, narrow: socket.s
             if loop.time() - begun < 4 * STALLED_S:
                 await asyncio.sleep(STALLED_S / 8)
     assert received.count(b'"content":"<') == PIECES
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_the_watch_ends_with_the_connection_or_the_stall(
+    served: Served, narrow: socket.socket, leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stalled, "STALLED_S", 3600.0)
+    loop = asyncio.get_running_loop()
+    with narrow:
+        await loop.sock_sendall(narrow, post(chat_body(stream=True)))
+        async with asyncio.timeout(60):
+            while not (watched := _watched(served, narrow)):
+                await asyncio.sleep(0.01)
+            (connection,) = watched
+            if not leaves:
+                received = bytearray()
+                while b"[DONE]" not in received[-100:]:
+                    received += await loop.sock_recv(narrow, 2**18)
+    async with asyncio.timeout(60):
+        while leaves and connection in served.server.server_state.connections:
+            await asyncio.sleep(0.01)
+    assert connection._stall._timer is None
+
+
+def _watched(served: Served, client: socket.socket) -> list[LimitedConnection]:
+    """Return the server's side of a client's connection once it waits for its reader."""
+    return [
+        one
+        for one in served.server.server_state.connections
+        if isinstance(one, LimitedConnection)
+        and one.transport.get_extra_info("peername") == client.getsockname()
+        and one._stall._timer is not None
+    ]

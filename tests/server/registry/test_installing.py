@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from server.registry.entry import Entry, example_entry
+from server.registry.entry import Entry
 from server.registry.installing import how_to_install, not_installed, pullable
+from tests.server.examples import example_entry
 
 PACKAGE = {"package": "a-package", "version": "1.2", "file": "a/model.gguf"}
 RKLLM = {"backend": "rkllm", "folder": None, "file": "model.rkllm"}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from backends.base import ModelInfo
-from server.registry.entry import example_entry
 from server.registry.last_load import LAST_LOAD_FILE, LastLoad, keep_last_load, read_last_load
+from tests.server.examples import example_entry
 
 ENTRY = example_entry(backend="rkllm", folder=None, file="/elsewhere/m.rkllm")
 INFO = ModelInfo(

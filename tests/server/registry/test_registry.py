@@ -12,8 +12,9 @@ from backends.base import HybridOptions, ModelSpec, RkllmOptions
 from server.app import create_app
 from server.errors import ModelNotFound
 from server.registry import Registry, load_registry, model_spec
-from server.registry.entry import example_entry, satisfiable
+from server.registry.entry import satisfiable
 from server.settings import Settings
+from tests.server.examples import example_entry
 
 
 def registry_of(models_dir: Path) -> Registry:

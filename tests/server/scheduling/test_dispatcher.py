@@ -10,9 +10,10 @@ import pytest
 from backends.base import Span
 from backends.protocol import Delta, Finished, Loading, Prefill
 from server.errors import ContextLengthExceeded, ModelNotInstalled, RuntimeVersionMismatch
-from server.registry.entry import example_entry
 from server.scheduling import Job, Queued
 from server.scheduling.npu_lock import NpuLock
+from tests.server.examples import example_entry
+from tests.server.runs import arrived
 from tests.server.workers.harness import Harness, first, harness, params, text_of, until
 
 
@@ -87,7 +88,7 @@ async def test_on_the_npu_one_runs_at_a_time(tmp_path: Path) -> None:
                 assert await first(two, Queued) == Queued(0)
                 assert await h.answer("c", "tokens:1") == "t0 "  # the CPU is free all the same
                 await asyncio.sleep(0.1)
-                assert two.ready_events() == []
+                assert arrived(two) == []
                 await one.__aexit__(None, None, None)
                 await first(two, Finished)
 
@@ -96,7 +97,7 @@ async def test_a_job_waits_in_the_queue_while_another_program_has_the_npu(tmp_pa
     async with harness(tmp_path, cpu=(), npu=("a",)) as h:
         with NpuLock(tmp_path / "npu.lock"):
             run = h.submit("a", "tokens:1")
-            assert run.ready_events() == [(0, Queued(0))]
+            assert arrived(run) == [(0, Queued(0))]
             async with h.submit("a", "tokens:1") as leaves:
                 assert await first(leaves, Queued) == Queued(1)
             assert h.status("a").waiting == 1
@@ -113,11 +114,11 @@ async def test_those_who_wait_are_told_their_place(tmp_path: Path) -> None:
         async with h.submit("a", "endless") as one:
             await first(one, Delta)
             two, three = h.submit("a", "tokens:1"), h.submit("a", "tokens:1")
-            assert two.ready_events() == [(0, Queued(0))]
-            assert three.ready_events() == [(0, Queued(1))]
+            assert arrived(two) == [(0, Queued(0))]
+            assert arrived(three) == [(0, Queued(1))]
             async with two:
                 pass
-            assert three.ready_events() == [(0, Queued(0))]
+            assert arrived(three) == [(0, Queued(0))]
         async with three:
             await first(three, Finished)
 
@@ -172,22 +173,16 @@ async def test_a_model_that_is_not_installed_is_refused_at_once(tmp_path: Path) 
 
 async def test_status_says_how_things_stand(tmp_path: Path) -> None:
     async with harness(tmp_path, cpu=("a", "b")) as h:
-        assert h.dispatcher.ready  # nothing is to be preloaded
+        assert not h.dispatcher.unready()  # nothing is to be preloaded
         idle = h.status("a")
-        assert (idle.loaded, idle.loading, idle.running, idle.waiting, idle.info) == (
-            False,
-            False,
-            False,
-            0,
-            None,
-        )
+        assert (idle.loaded, idle.loading, idle.waiting, idle.info) == (False, False, 0, None)
         h.script_load("a", "hang:0.2")
         async with h.submit("a", "endless") as run:
             assert h.status("a").loading
             await first(run, Delta)
             waiting = h.submit("a", "tokens:1")
             busy = h.status("a")
-            assert (busy.loaded, busy.loading, busy.running, busy.waiting) == (True, False, True, 1)
+            assert (busy.loaded, busy.loading, busy.waiting) == (True, False, 1)
             assert busy.info is not None
             assert busy.info.runtime == "scripted 1"
             assert busy.warnings == ("w",)

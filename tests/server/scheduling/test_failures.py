@@ -21,6 +21,7 @@ from server.errors import (
     LoadFailed,
     ModelCorrupt,
 )
+from tests.server.runs import arrived
 from tests.server.workers.harness import Harness, first, harness, until
 
 SEGV, KILL = int(signal.SIGSEGV), int(signal.SIGKILL)
@@ -207,5 +208,15 @@ async def test_a_worker_that_prints_without_end_holds_up_nobody(tmp_path: Path) 
         async with h.submit("a", "tokens:1 flood:0.7 flood-one-line:0.7 tokens:1") as floods:
             await first(floods, Delta)
             assert len((await h.answer("b", "tokens:1000")).split()) == 1000
-            assert floods.ready_events() == []  # it still prints
+            assert arrived(floods) == []  # it still prints
             await first(floods, Delta)
+
+
+async def test_what_a_worker_printed_for_one_request_is_shown_to_no_other(tmp_path: Path) -> None:
+    async with harness(tmp_path) as h:
+        told = await fails(h, f"tokens:1 say:7 kill:{KILL}", BackendCrashed)
+        assert "Its last output: line 7" in told
+        error = h.status("a").error or ""
+        assert "SIGKILL" in error and "line 7" not in error
+        assert await h.answer("a", "tokens:1") == "t0 "
+        assert h.status("a").error is None

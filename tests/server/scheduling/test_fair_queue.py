@@ -135,6 +135,23 @@ def test_jobs_that_do_not_hinder_one_another_do_not_pass_one_another() -> None:
         assert jobs.pop(lambda job: busy[job[0]], apart) == f"m-b-{number}"
 
 
+def test_a_swap_is_not_due_for_jobs_that_do_not_hinder_it() -> None:
+    jobs: FairQueue[str] = FairQueue(100)
+    jobs.push("x-a-1", "a", "npu")
+    for number in range(3 * MAX_PASSES):
+        jobs.push(f"m-b-{number}", "b", "cpu m")
+    for number in range(3 * MAX_PASSES):
+        assert jobs.pop(loaded("m"), apart) == f"m-b-{number}"
+    assert jobs.pop(loaded("m"), apart) == "x-a-1"
+
+
+def test_lanes_are_merged_by_arrival() -> None:
+    jobs: FairQueue[str] = FairQueue(100)
+    for client, lane in [("a", "two"), ("b", "one"), ("c", "two"), ("d", "one"), ("e", "one"), ("f", "two")]:
+        jobs.push(f"m-{client}-1", client, lane)
+    assert drain(jobs) == [f"m-{client}-1" for client in "abcdef"]
+
+
 def test_turns_in_one_lane_do_not_count_in_another() -> None:
     jobs: FairQueue[str] = FairQueue(100)
     jobs.push("m-a-1", "a", "npu")

@@ -32,7 +32,7 @@ async def order_of(h: Harness, jobs: list[tuple[str, str]]) -> list[str]:
 
 
 def h_loaded(h: Harness) -> str | None:
-    return next((status.id for status in h.dispatcher.status() if status.loaded), None)
+    return next((name for name in h.entries if h.status(name).loaded), None)
 
 
 async def test_thirty_requests_of_one_client_do_not_starve_a_single_one(tmp_path: Path) -> None:

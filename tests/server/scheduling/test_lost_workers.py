@@ -120,7 +120,7 @@ async def test_a_client_that_leaves_meanwhile_starts_no_second_worker(tmp_path: 
         pid = int(await h.answer("a", "pid"))
         os.kill(pid, signal.SIGSTOP)
         async with h.submit("a", "pid"):
-            await until(lambda: h.status("a").running, "the request with the frozen worker")
+            await until(lambda: h.busy("a"), "the request with the frozen worker")
         os.kill(pid, signal.SIGKILL)
         await until(lambda: not h.dispatcher._pool.slots, "the end of the worker")
         assert len(h.loads("a")) == 1

@@ -10,13 +10,14 @@ import pytest
 from backends.protocol import Delta, Finished
 from server.errors import InsufficientMemory
 from server.scheduling import Queued
+from tests.server.runs import arrived
 from tests.server.workers.harness import Harness, first, harness, until
 
 MB = dict.fromkeys("abcd", 100)
 
 
 def loaded(h: Harness) -> set[str]:
-    return {status.id for status in h.dispatcher.status() if status.loaded}
+    return {name for name in h.entries if h.status(name).loaded}
 
 
 async def test_the_least_recently_used_makes_room(tmp_path: Path) -> None:
@@ -59,7 +60,7 @@ async def test_a_pinned_model_is_never_evicted(tmp_path: Path) -> None:
     async with harness(
         tmp_path, cpu=("a", "b", "c"), memory_mb=MB, available_mb=250, preload=("a",), idle_unload_s=0.1
     ) as h:
-        await until(lambda: h.dispatcher.ready, "the preload")
+        await until(lambda: not h.dispatcher.unready(), "the preload")
         await h.answer("b", "tokens:1")
         await h.answer("c", "tokens:1")
         assert "a" in loaded(h)
@@ -75,7 +76,7 @@ async def test_a_busy_model_is_waited_for_and_its_users_are_not_cut(tmp_path: Pa
         async with h.submit("a", "endless") as busy:
             await first(busy, Delta)
             waits = h.submit("b", "tokens:1")
-            assert waits.ready_events() == [(0, Queued(0))]
+            assert arrived(waits) == [(0, Queued(0))]
             await first(busy, Delta)
             assert loaded(h) == {"a"}
         async with waits:

@@ -17,8 +17,8 @@ from tests.server.workers.harness import Harness, harness, until
 async def test_preloaded_models_are_there_without_a_request(tmp_path: Path) -> None:
     async with harness(tmp_path, cpu=("a", "b", "c"), preload=("a", "b")) as h:
         assert h.dispatcher.unready() == {"a": None, "b": None}
-        await until(lambda: h.dispatcher.ready, "the preload")
-        assert (h.status("a").pinned, h.status("b").loaded, h.status("c").loaded) == (True, True, False)
+        await until(lambda: not h.dispatcher.unready(), "the preload")
+        assert [h.status(name).loaded for name in "abc"] == [True, True, False]
 
 
 async def test_a_request_joins_the_preload(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ async def test_a_preload_that_fails_leaves_the_server_running(tmp_path: Path) ->
         assert await h.answer("b", "tokens:1") == "t0 "
         h.script_load("a", "")  # mended: the next request loads it, and it stays
         assert await h.answer("a", "tokens:1") == "t0 "
-        assert h.dispatcher.ready
+        assert not h.dispatcher.unready()
     finally:
         await h.dispatcher.stop()
 
@@ -57,15 +57,15 @@ async def test_one_that_is_killed_in_its_first_load_is_pinned_once_it_is_there(
         await until(lambda: (h.dispatcher.unready()["a"] or "").count("SIGKILL"), "notice of its death")
         h.script_load("a", "")
         pid = await h.answer("a", "pid")
-        assert h.dispatcher.ready
+        assert not h.dispatcher.unready()
         assert h.status("a").error is None
         assert "a is there again" in caplog.messages
         # As one that is pinned: it does not go when idle, and comes back.
         await asyncio.sleep(1.5)
         assert await h.answer("a", "pid") == pid
         os.kill(int(pid), signal.SIGKILL)
-        await until(lambda: not h.dispatcher.ready, "notice of the crash")
-        await until(lambda: h.dispatcher.ready, "the reload")
+        await until(lambda: h.dispatcher.unready(), "notice of the crash")
+        await until(lambda: not h.dispatcher.unready(), "the reload")
     finally:
         await h.dispatcher.stop()
 
@@ -91,20 +91,20 @@ async def test_a_pinned_model_comes_back_after_a_crash(tmp_path: Path) -> None:
     async with harness(tmp_path, preload=("a",)) as h:
         pid = int(await h.answer("a", "pid"))
         os.kill(pid, signal.SIGSEGV)
-        await until(lambda: not h.dispatcher.ready, "notice of the crash")
+        await until(lambda: h.dispatcher.unready(), "notice of the crash")
         assert h.dispatcher.unready() == {"a": None}  # it comes back by itself
-        await until(lambda: h.dispatcher.ready, "the reload")
+        await until(lambda: not h.dispatcher.unready(), "the reload")
         assert int(await h.answer("a", "pid")) != pid
 
 
 async def test_one_that_dies_before_its_first_answer_is_not_loaded_over_and_over(tmp_path: Path) -> None:
     async with harness(tmp_path, cpu=("a", "b"), preload=("a",)) as h:
-        await until(lambda: h.dispatcher.ready, "the preload")
+        await until(lambda: not h.dispatcher.unready(), "the preload")
         os.kill(h.loads("a")[0], signal.SIGKILL)
-        await until(lambda: not h.dispatcher.ready, "notice of the crash")
+        await until(lambda: h.dispatcher.unready(), "notice of the crash")
         assert await h.answer("b", "tokens:1") == "t0 "
         assert len(h.loads("a")) == 1
-        assert not h.dispatcher.ready
+        assert h.dispatcher.unready()
         assert "SIGKILL" in (h.status("a").error or "")
 
 

@@ -9,8 +9,9 @@ import pytest
 from backends.base import GenerateParams, Sampling, Usage
 from backends.protocol import Delta, Finished, Loading, Prefill
 from server.errors import BackendCrashed, ServerBusy
-from server.registry.entry import example_entry
 from server.scheduling import Event, Job, Queued, Run
+from tests.server.examples import example_entry
+from tests.server.runs import arrived
 
 PARAMS = GenerateParams(prompt=[], sampling=Sampling())
 USAGE = Usage(prompt_tokens=1, cached_tokens=0, completion_tokens=1, prefill_ms=0, decode_ms=0)
@@ -47,12 +48,12 @@ async def test_arrived_events_cost_no_trip_through_the_loop() -> None:
         assert stepped.value.value == (0, delta(text))
 
 
-async def test_ready_events_takes_all_and_never_waits() -> None:
+async def test_what_has_arrived_is_there_before_the_end() -> None:
     run = Made().run
-    assert run.ready_events() == []
+    assert arrived(run) == []
     run.push(0, delta("a"))
     run.push(0, END)
-    assert run.ready_events() == [(0, delta("a")), (0, END)]
+    assert arrived(run) == [(0, delta("a")), (0, END)]
     assert [event async for event in run] == []
 
 
@@ -63,7 +64,7 @@ async def test_a_waiting_reader_is_woken_once_for_many_events() -> None:
     for text in "abc":
         run.push(0, delta(text))
     assert await reader == (0, delta("a"))
-    assert run.ready_events() == [(0, delta("b")), (0, delta("c"))]
+    assert arrived(run) == [(0, delta("b")), (0, delta("c"))]
 
 
 async def test_of_states_only_the_latest_is_kept() -> None:
@@ -74,17 +75,17 @@ async def test_of_states_only_the_latest_is_kept() -> None:
     run.push(0, Prefill(1, 32, 64))
     run.push(0, delta("a"))
     run.push(0, END)
-    assert run.ready_events() == [(0, Prefill(1, 32, 64)), (0, delta("a")), (0, END)]
+    assert arrived(run) == [(0, Prefill(1, 32, 64)), (0, delta("a")), (0, END)]
 
 
 async def test_a_position_is_reported_when_it_changes() -> None:
     run = Made().run
     run.queued(1)
-    assert run.ready_events() == [(0, Queued(1))]
+    assert arrived(run) == [(0, Queued(1))]
     run.queued(1)
-    assert run.ready_events() == []
+    assert arrived(run) == []
     run.queued(0)
-    assert run.ready_events() == [(0, Queued(0))]
+    assert arrived(run) == [(0, Queued(0))]
 
 
 async def test_an_error_comes_after_the_events_before_it() -> None:
@@ -121,7 +122,7 @@ async def test_leaving_says_so_once_and_drops_what_comes() -> None:
         made.run.push(0, delta("a"))
     made.run.push(0, delta("b"))
     assert made.left == [made.run]
-    assert made.run.ready_events() == []
+    assert arrived(made.run) == []
 
 
 async def test_leaving_by_cancellation_says_so_too() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from backends.base import Span
 from server.registry import Entry
-from server.registry.entry import example_entry
 from server.templates import Templates
+from tests.server.examples import example_entry
 
 Message = Mapping[str, Any]
 

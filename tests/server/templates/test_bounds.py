@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from server.registry.entry import example_entry
 from server.templates import Templates, budget
+from tests.server.examples import example_entry
 from tests.server.templates.support import user
 
 MEMORY_BYTES = 1500 * 2**20

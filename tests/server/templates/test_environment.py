@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from server.errors import InvalidRequest
-from server.registry.entry import example_entry
 from server.templates import TemplateError
+from tests.server.examples import example_entry
 from tests.server.templates.support import joined, spans_of
 
 MESSAGES: list[dict[str, Any]] = [

@@ -9,9 +9,9 @@ import pytest
 
 from backends.base import Span
 from server.errors import InvalidRequest
-from server.registry.entry import example_entry
 from server.templates import BUILTIN_TEMPLATES, Templates
 from server.templates.guard import MOST_IMAGES, guard, image_place, spans
+from tests.server.examples import example_entry
 from tests.server.templates.support import answer, joined, spans_of, system, user
 
 

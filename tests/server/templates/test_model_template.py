@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from server.registry.entry import example_entry
 from server.templates import BUILTIN_TEMPLATES, TemplateError, Templates
+from tests.server.examples import example_entry
 from tests.server.templates.support import LED, MANY, ONE, Message, joined, prompt, user
 
 FIXTURE = Path(__file__).parent / "fixtures" / "smollm2" / "chat_template.jinja"
@@ -102,6 +102,19 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     _installed(tmp_path, {"own.jinja": "two"})
     os.utime(tmp_path / "example" / "own.jinja", ns=(1, 1))
     assert joined(templates.render(entry, ONE)) == "two"
+
+
+def test_changed_tokens_beside_the_template_are_seen(tmp_path: Path) -> None:
+    templates, entry = Templates(tmp_path), example_entry(template="model")
+    _installed(tmp_path, {"chat_template.jinja": "{{ bos_token }}|"})
+    assert joined(templates.render(entry, ONE)) == "|"
+    _installed(tmp_path, {"tokenizer_config.json": '{"bos_token": "<a>"}'})
+    assert joined(templates.render(entry, ONE)) == "<a>|"
+    _installed(tmp_path, {"tokenizer_config.json": '{"bos_token": "<b>"}'})
+    os.utime(tmp_path / "example" / "tokenizer_config.json", ns=(1, 1))
+    assert joined(templates.render(entry, ONE)) == "<b>|"
+    (tmp_path / "example" / "tokenizer_config.json").unlink()
+    assert joined(templates.render(entry, ONE)) == "|"
 
 
 @pytest.mark.parametrize(

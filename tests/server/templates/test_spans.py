@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.registry.entry import example_entry
 from server.templates.environment import BUILTIN
+from tests.server.examples import example_entry
 from tests.server.templates.support import (
     TOKENS,
     Message,

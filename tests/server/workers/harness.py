@@ -15,10 +15,10 @@ import psutil
 from backends.base import GenerateParams, ModelSpec, Sampling, Span
 from backends.protocol import Delta
 from server.registry import Entry, Registry
-from server.registry.entry import example_entry
 from server.scheduling import Dispatcher, Event, Job, ModelStatus, Run
 from server.scheduling.npu_lock import NpuLock
 from server.settings import Settings
+from tests.server.examples import example_entry
 from tests.server.workers.scripted import LOAD_SCRIPT, LOADS
 
 WORKER_COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("scripted.py")))
@@ -117,6 +117,11 @@ class Harness:
     def status(self, name: str) -> ModelStatus:
         """Return a model's state."""
         return self.dispatcher.status_of(self.entries[name])
+
+    def busy(self, name: str) -> bool:
+        """Return whether a model's worker has a run."""
+        slot = self.dispatcher._pool.get(self.entries[name])
+        return slot is not None and slot.client is not None and slot.client.busy
 
     def _available(self) -> int:
         # What a machine of `available_mb` would have left, if each worker took what its entry says.

@@ -47,7 +47,6 @@ async def test_lines_are_logged_with_their_worker(printed: Printed) -> None:
     printed.end()
     assert printed.logged() == ["m[17]: one", "m[17]: two", "m[17]: three"]
     assert printed.reader.tail() == ["one", "two", "three"]
-    assert printed.reader.tail(2) == ["two", "three"]
 
 
 async def test_what_is_left_when_the_worker_has_ended_is_read(printed: Printed) -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from backends.base import ErrorCode, GenerateParams, Image, Sampling, Span
 from server.errors import InvalidRequest, LoadFailed, ModelCorrupt
-from server.registry.entry import example_entry
 from server.settings import Settings
 from server.workers.failure import error_of, load_error_of, with_output
 from server.workers.memory import available_mb
 from server.workers.npu import npu_present, uses_npu
 from server.workers.timeouts import Timeouts, most_tokens
+from tests.server.examples import example_entry
 
 
 def test_a_load_may_take_a_minute_and_half_a_minute_more_per_gigabyte() -> None:
