@@ -33,10 +33,10 @@ app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
 app.command("models", epilog=models.EXAMPLES)(models.models)
 app.command("pull", epilog=pull.EXAMPLES)(pull.pull)
 app.command("chat", epilog=chat.EXAMPLES)(chat.chat)
+app.command("where", epilog=where.EXAMPLES)(where.where)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.add_typer(convert.app, name="convert")
 app.add_typer(key.app, name="key")
-app.command("where", epilog=where.EXAMPLES)(where.where)
 
 
 def _version(wanted: bool) -> None:
