@@ -5,10 +5,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 UV := .uv/bin/uv
-PYTEST := $(BIN)/python -m pytest
+# A process a core; a file's tests stay together, since they share its servers.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup serve test test-slow check check-static oracle format lock bench clean
+.PHONY: help setup serve test test-smoke test-slow check check-static oracle format lock bench clean
 
 help:
 	@echo "make serve      set up what is needed and serve a model on http://127.0.0.1:8000"
@@ -30,6 +31,9 @@ serve: setup
 
 test: setup
 	$(PYTEST) -m "not slow" $(ARGS)
+
+test-smoke: setup
+	$(PYTEST) -m smoke $(ARGS)
 
 test-slow: setup
 	$(PYTEST) $(ARGS)

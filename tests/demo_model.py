@@ -14,6 +14,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from tests.locks import held
 from tests.serving import clean_environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,11 +27,12 @@ PULL_S = 600
 def demo_models_dir() -> Path:
     """Return a MODELS_DIR in which the demo model is installed. Tests must not write to it."""
     directory = KEPT / f"models-{_key()}"
-    if not (directory / "complete").exists():
-        for old in KEPT.glob("models-*"):
-            shutil.rmtree(old)
-        _pull(directory)
-        (directory / "complete").touch()
+    with held(KEPT / "lock"):
+        if not (directory / "complete").exists():
+            for old in KEPT.glob("models-*"):
+                shutil.rmtree(old)
+            _pull(directory)
+            (directory / "complete").touch()
     return directory
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import platformdirs
 
+from tests.locks import held
 from tests.standin.rkllm.build import ZIG_GLIBC, NoCompiler, zig_python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +60,11 @@ def machine() -> Machine:
     _need_emulator()
     key = hashlib.sha256(REQUIREMENTS.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:16]
     home = platformdirs.user_cache_path("rkserve") / "arm64"
-    directory = home / key
+    with held(home.with_suffix(".lock")):
+        return _made(home, home / key)
+
+
+def _made(home: Path, directory: Path) -> Machine:
     if not (directory / "complete").exists():
         shutil.rmtree(home, ignore_errors=True)
         directory.mkdir(parents=True)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.demo_model import KEPT
+from tests.locks import held
 from tests.sdk.servers import (
     CONTEXT_LENGTH,
     EMBEDDER,
@@ -67,9 +69,10 @@ def result(real: Endpoint, scripted: Endpoint, embedding: Endpoint) -> Result:
 def install(npm: str) -> None:
     """Install what package-lock.json names, unless that is there already."""
     lock, installed = NODE / "package-lock.json", NODE / "node_modules" / ".package-lock.json"
-    if installed.exists() and installed.stat().st_mtime >= lock.stat().st_mtime:
-        return
-    install = subprocess.run([npm, "ci"], cwd=NODE, capture_output=True, text=True, timeout=INSTALL_S)
+    with held(KEPT / "npm.lock"):
+        if installed.exists() and installed.stat().st_mtime >= lock.stat().st_mtime:
+            return
+        install = subprocess.run([npm, "ci"], cwd=NODE, capture_output=True, text=True, timeout=INSTALL_S)
     assert install.returncode == 0, f"npm ci failed:\n{install.stdout}{install.stderr}"
 
 

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import platformdirs
 
+from tests.locks import held
+
 SOURCES = Path(__file__).parent
 PATTERNS = {
     "sdk": "STANDIN_PATTERN_SDK",
@@ -126,6 +128,11 @@ def zig_python(missing: str) -> str:
     if importlib.util.find_spec("ziglang") is not None:
         return sys.executable
     home = _cache() / ZIG.replace("==", "-")
+    with held(_cache() / "zig.lock"):
+        return _made_zig_python(home, missing)
+
+
+def _made_zig_python(home: Path, missing: str) -> str:
     python = home / "bin" / "python"
     if not (home / "complete").exists():
         uv = [sys.executable, "-m", "uv"]
