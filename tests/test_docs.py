@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from server.registry.entry import Entry
-from server.registry.load import read_registry
+from server.registry.load import packaged_file, read_registry
 from server.settings import Settings, flag_name, variable_name
 
 ROOT = Path(__file__).parent.parent
@@ -90,7 +90,7 @@ def yaml_blocks() -> list[str]:
 def test_the_examples_of_models_yaml_are_valid(number: int, tmp_path: Path) -> None:
     file = tmp_path / "models.yaml"
     file.write_text(yaml_blocks()[number])
-    assert read_registry([file], tmp_path).entries
+    assert read_registry([packaged_file(), file], tmp_path).entries
 
 
 def test_every_link_leads_to_a_file() -> None:
