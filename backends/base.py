@@ -107,8 +107,8 @@ class GenerateParams(msgspec.Struct, frozen=True, kw_only=True):
 
     max_tokens None: the entry's limit or the room that is left, whichever is less; a number above the room
     is cut down to it. stop: strings that end the answer and are not part of it. logprobs None: none; else
-    how many alternatives to report beside each chosen token (0 to 20). owner: whose request it is; on the
-    hybrid engine prompts of different owners share no cache.
+    how many alternatives to report beside each chosen token (0 to 20). owner: whose request it is;
+    prompts of different owners share no cache.
     """
 
     prompt: list[Span]

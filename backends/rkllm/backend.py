@@ -129,7 +129,9 @@ class RkllmBackend:
             if with_images is None:
                 return "cancelled", _NOTHING
             prompt = with_images
-        stops = [*self._encoder.stops, *self._spec.stop, *params.stop]
+        # An adapter has stops of its own, which come with each request.
+        own_stops = self._spec.stop if params.adapter is None else []
+        stops = [*self._encoder.stops, *own_stops, *params.stop]
         guard = RepetitionGuard() if self._spec.repeat_guard else None
         answer = Answer(self._encoder.eos, stops, sink, encoded.tokens, guard)
         outcome = self._session.run(
@@ -139,6 +141,7 @@ class RkllmBackend:
             answer.push,
             cancelled,
             params.adapter,
+            params.owner,
         )
         if outcome.ended in (Ended.ITSELF, Ended.EOS, Ended.REPEATS):
             answer.finish()
@@ -201,9 +204,9 @@ class RkllmBackend:
     def _usage(self, encoded: Encoded, outcome: Outcome, made: int, limit: int) -> Usage:
         """Return the counts of a run.
 
-        Cached are the prompt's tokens that were not prefilled; where the library did not say how many were,
-        none are claimed, and neither is one that may be an error in the prompt's measured size. A run that
-        ended by itself may have made an EOS token that it did not show.
+        Cached are the prompt's tokens that were not prefilled. None are claimed where the library did not say
+        how many were, or they may be another client's; nor is one that may be an error in the prompt's
+        measured size. A run that ended by itself may have made an EOS token that it did not show.
         """
         perf = outcome.perf
         prefilled = perf.prefill_tokens if perf is not None and perf.prefill_tokens > 0 else None
@@ -212,7 +215,7 @@ class RkllmBackend:
         )
         if perf is not None and outcome.ended is Ended.ITSELF:
             made = max(made, perf.generate_tokens)
-        cached = 0 if prefilled is None else max(0, prompt_tokens - prefilled)
+        cached = 0 if prefilled is None or outcome.foreign else max(0, prompt_tokens - prefilled)
         return Usage(
             prompt_tokens=prompt_tokens,
             cached_tokens=cached if encoded.exact or cached > 1 else 0,
@@ -227,7 +230,7 @@ class RkllmBackend:
         The last token made is chosen but not in the cache, unless the entry says so: where the library's own
         EOS ended the run, that was none of those it has shown. A model without a KV cache shows nothing.
         """
-        size = self._session.kv_cache_size() or 0
+        size = (self._session.kv_cache_size() if outcome.kv_tokens is None else outcome.kv_tokens) or 0
         ended_by_eos = outcome.ended is Ended.ITSELF and outcome.tokens < limit
         whole = ended_by_eos or self._spec.rkllm.last_token_cached
         answer = outcome.tokens if whole else max(0, outcome.tokens - 1)

@@ -17,6 +17,7 @@ from backends.base import (
     EmbeddingOptions,
     EmbedInput,
     EmbedParams,
+    EngineLost,
     FinishReason,
     Sink,
     Span,
@@ -115,7 +116,10 @@ class EmbeddingRun:
         pool = Pool(self.options)
         # What a prefix left in the cache is used again only at the cost of rows that are not computed, and of
         # a vector that depends a little on what was embedded before.
-        self.session.clear_kv_cache()
+        if not self.session.clear_kv_cache():
+            raise EngineLost(
+                "The runtime does not clear its KV cache, so that a vector would depend on earlier texts."
+            )
         try:
             outcome = self.session.hidden_states(
                 encoded.prompt,

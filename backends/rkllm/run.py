@@ -42,7 +42,9 @@ class Perf:
 class Outcome:
     """A run that has ended. tokens: those made, also any made while it was being ended. Times in seconds.
 
-    perf is None where the library gave none, as may be after an abort.
+    perf is None where the library gave none, as may be after an abort. kv_tokens: what the KV cache held,
+    where it was emptied after the run. foreign: it held another client's prompt before and could not be
+    emptied, so that what was used again is not for this client to know.
     """
 
     ended: Ended
@@ -50,6 +52,8 @@ class Outcome:
     perf: Perf | None
     prefill_s: float
     decode_s: float
+    kv_tokens: int | None = None
+    foreign: bool = False
 
 
 class Run:

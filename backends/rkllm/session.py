@@ -14,6 +14,7 @@ import ctypes
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ ABORT_AGAIN_S = (
 
 _HARMLESS = frozenset({Fault.DRIVER_TOO_OLD, Fault.MODEL_TOO_OLD, Fault.NO_CHAT_TEMPLATE})
 _MOST_BATCHES = 256  # n_batch is a uint8_t
+# Who filled the KV cache, where it was no client: nobody, or a run for states, whosever text that was.
+_NOBODY, _SOMEBODY = "", "\0"
 
 
 OnRows = Callable[[int, int, int], None]
@@ -59,16 +62,20 @@ class Session:
         self._missing = library.missing
         self._clear_after_abort = options.clear_after_abort
         self._adapters: set[Adapter] = set()
+        self._filled_by: tuple[str, Adapter | None] = (_NOBODY, None)
+        self._fixed_prompt: Path | None = None
         self._capture = capture
         self._runs: dict[int, Run] = {}
         self._ids = itertools.count(1)  # userdata; 0 would be NULL
         self._callback = LLMResultCallback(self._on_result)
         self._cached_images = CachedImages()
         self._handle: Any = None
+        self._keep: list[Any] = []  # what the library was given to read, in case it keeps a pointer
         mark = capture.mark()
         handle = LLMHandle()
         param = init_param(library.default_param(), options)
         callbacks = RKLLMCallback(result_callback=self._callback)
+        self._keep += (param, callbacks)
         status = self._functions.rkllm_init(
             ctypes.byref(handle), ctypes.byref(param), ctypes.byref(callbacks)
         )
@@ -92,10 +99,12 @@ class Session:
         on_token: OnToken,
         cancelled: Cancellation,
         adapter: Adapter | None = None,
+        owner: str = "",
     ) -> Outcome:
         """Make one answer to token ids, a text or a text with images; returns when the library has returned.
 
-        An adapter that has not run before is loaded first, which may take some seconds.
+        An adapter that has not run before is loaded first, which may take some seconds. owner: whose prompt
+        it is: what another's has left in the KV cache is not used for it.
 
         `on_token` is called for each token until it says to end. Raises what it raises, BackendError for what
         the library complains of, EngineLost.
@@ -108,7 +117,9 @@ class Session:
             keep_history=0,
             max_new_tokens=max_new_tokens,
         )
-        return self._execute(Run(on_token, cancelled), prompt, infer, cancelled)
+        fit = self._make_cache_fit(owner, adapter)
+        outcome = self._execute(Run(on_token, cancelled), prompt, infer, cancelled)
+        return replace(outcome, foreign=not fit)
 
     def hidden_states(self, prompt: Sequence[int] | str, on_rows: OnRows, cancelled: Cancellation) -> Outcome:
         """Compute the last hidden states of token ids or a text; returns when the library has returned.
@@ -135,6 +146,7 @@ class Session:
         `take` is called with each RKLLMResult that is no end, from within a callback, outside of which its
         pointers are not valid; what it raises is raised here.
         """
+        self._filled_by = (_SOMEBODY, None)
         neutral = neutral_sampling()
         infer = RKLLMInferParam(
             mode=mode, sampling_params=ctypes.pointer(neutral), keep_history=0, max_new_tokens=1
@@ -175,6 +187,7 @@ class Session:
         raise_fatal(read_faults(self._capture.since(mark)))
         if status != 0:
             self._functions.rkllm_release_prompt_cache(self._handle)  # whatever it has read of it
+        self._fixed_prompt = path if status == 0 else None
         return bool(status == 0)
 
     def _execute(
@@ -189,10 +202,12 @@ class Session:
             self._forget_images()
         self._cached_images.run_begins()
         status, lines = self._launch(run, prompt, infer, cancelled)
+        kv_tokens = None
         if run.aborted and self._clear_after_abort:
+            kv_tokens = self.kv_cache_size()
             self.clear_kv_cache()
         self._check(run, status, lines)
-        outcome = run.outcome()
+        outcome = replace(run.outcome(), kv_tokens=kv_tokens)
         if outcome.tokens:  # else it may have ended before the library turned to this prompt
             self._cached_images.run_ended(images)
         return outcome
@@ -258,6 +273,7 @@ class Session:
             raise BackendError("load_failed", f"The adapter {file} cannot be used: this runtime knows none.")
         mark = self._capture.mark()
         lora = RKLLMLoraAdapter(adapter.path.encode(), name, adapter.scale)
+        self._keep.append(lora)
         status = self._functions.rkllm_load_lora(self._handle, ctypes.byref(lora))
         lines = self._capture.since(mark)
         raise_fatal(read_faults(lines))
@@ -268,6 +284,25 @@ class Session:
                 "made for this base model, and by the same toolkit?",
                 "model",
             )
+
+    def _make_cache_fit(self, owner: str, adapter: Adapter | None) -> bool:
+        """Empty the KV cache where another client's prompt or another adapter has filled it.
+
+        How much of a prompt is found there would tell one client what the other wrote; and it is not known
+        whether the runtime uses what it computed with other weights. Returns False where another client's
+        prompt stays, because the library does not empty the cache.
+        """
+        last_owner, last_adapter = self._filled_by
+        if adapter == last_adapter and last_owner in (_NOBODY, owner):
+            self._filled_by = (owner, adapter)
+            return True
+        cleared = self.clear_kv_cache()
+        if not cleared and adapter != last_adapter:
+            raise EngineLost("The runtime does not clear its KV cache, which was made with another adapter.")
+        self._filled_by = (owner, adapter)
+        if cleared and adapter is None and self._fixed_prompt is not None:
+            self.load_prompt_cache(self._fixed_prompt)
+        return cleared
 
     def _forget_images(self) -> None:
         if not self.clear_kv_cache():

@@ -66,9 +66,9 @@ class Board:
         self.python_path = [ROOT]
         self._entries: dict[str, dict[str, Any]] = {}
 
-    def add_runtime(self, version: str = "1.3.1") -> Path:
-        """Install the stand-in in a directory named by its version."""
-        return build(version, into=self.runtimes / version)
+    def add_runtime(self, version: str = "1.3.1", omit: Sequence[str] = ()) -> Path:
+        """Install the stand-in, without these functions, in a directory named by its version."""
+        return build(version, omit=omit, into=self.runtimes / version)
 
     def add_packaged(self, model: str, *, tokenizer: bool = False, **script: Any) -> Entry:
         """Install an entry of the packaged models.yaml with a model file of this script.
