@@ -58,10 +58,12 @@ class EmbeddingRun:
                 "input",
             )
         vectors: list[bytes] = []
-        done = prompt_tokens = 0
+        prompt_tokens = 0
         seconds = 0.0
         for item, encoded in zip(params.inputs, inputs, strict=True):
-            sink.prefill(done, total)
+            # Each by itself: nothing is heard from the library in between, and whoever watches allows the
+            # time of what is said to be left.
+            sink.prefill(0, encoded.tokens)
             if cancelled.is_set():
                 break
             pool, run_s, ended = self._run(item, encoded, cancelled)
@@ -70,7 +72,6 @@ class EmbeddingRun:
                 break
             vectors.append(self._vector(item, encoded, pool, params.dimensions))
             prompt_tokens += encoded.tokens if encoded.exact else self._measured(encoded, pool)
-            done += encoded.tokens
         whole = len(vectors) == len(inputs)
         usage = Usage(
             prompt_tokens=prompt_tokens,

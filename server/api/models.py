@@ -42,6 +42,8 @@ def _model(state: AppState, entry: Entry) -> dict[str, Any]:
         runtime = info.runtime
     if status.error is not None and not status.loaded:
         warnings.append(status.error)
+    if status.adapter_error is not None:
+        warnings.append(status.adapter_error)
     if (problem := state.templates.problem(entry)) is not None:
         warnings.append(problem)
     warnings += [message for _, message in without_effect(entry, state.settings.models_dir)]

@@ -47,7 +47,11 @@ def doctor(
     settings = settings_for(
         {"models_file": models_file, "models_dir": models_dir, "runtime_dirs": runtime_dirs}
     )
-    entry = entry_for(registry_for(settings), deep)
+    registry = registry_for(settings)
+    asked = entry_for(registry, deep)
+    entry = registry.host(asked)
+    if entry is not asked:
+        say(f"{asked.id} is an adapter on {entry.id}, which is probed in its place")
     library_version, conducted = _probe(entry, settings, probe_timeout)
     document = _keep(entry, settings, library_version, conducted)
     if as_json:

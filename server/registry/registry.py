@@ -65,17 +65,23 @@ class Registry:
     def missing(self) -> list[str]:
         """Say of each entry of the user's own file that has no files what is not there, and where it stands.
 
+        An adapter needs its base's as well.
+
         A packaged entry is an offer; one that a person wrote is meant to work.
         """
         if self.models_dir is None:
             return []
         lines = []
         for entry in (place.entry for place in self._places.values() if not place.packaged):
+            host = self.host(entry)
             if not entry.installed(self.models_dir):
-                key = "folder" if entry.backend == "hybrid" else "file"
                 what = f"nothing usable is at {entry.path(self.models_dir)}"
                 message = f"{what}. {how_to_install(entry, self.models_dir)}"
-                lines.append(self.located(entry, key, message))
+                lines.append(self.located(entry, _key_of_files(entry), message))
+            if host is not entry and not host.installed(self.models_dir):
+                what = f"of {host.id} nothing usable is at {host.path(self.models_dir)}"
+                message = f"{what}. {how_to_install(host, self.models_dir)}"
+                lines.append(self.located(entry, "rkllm.lora.base", message))
         return lines
 
     def _unknown(self, name: str) -> str:
@@ -88,3 +94,10 @@ class Registry:
         hint = f" Did you mean {' or '.join(ids)}?" if ids else ""
         there = ", ".join(entry.id for entry in self.installed()) or "none"
         return f'There is no model "{name[:200]}".{hint} Installed: {there}.'
+
+
+def _key_of_files(entry: Entry) -> str:
+    """Return the dotted key that says where the entry's own files are."""
+    if entry.adapter is not None:
+        return "rkllm.lora.file"
+    return "folder" if entry.backend == "hybrid" else "file"

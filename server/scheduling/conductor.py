@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextvars import Context
 from functools import partial
 
-from server.errors import ApiError, InternalError
+from server.errors import ApiError, InternalError, LoadFailed
 from server.registry import Entry
 from server.scheduling.run import Run
 from server.scheduling.turns import Turns
@@ -28,8 +28,8 @@ MOST_WORKERS = 3  # a job is given to, where each ended before it began
 class Conductor:
     """The jobs under way. mean_job_s: how long one takes, the latest counting most.
 
-    problems: why a model's last load failed, by id; written here. on_change: called when something that
-    others may wait for is free or loaded.
+    problems: why the last load of a model or an adapter failed, by id; written here. on_change:
+    called when something that others may wait for is free or loaded.
     """
 
     def __init__(
@@ -130,11 +130,15 @@ class Conductor:
                 if run.left:
                     break
                 await slot.client.generate(run.job.work[index], partial(run.push, index))
+                if run.job.asked is not None and not run.left:
+                    self._problems.pop(run.job.asked.id, None)
         except RunNotBegun as failure:
             if self._may_wait_again(run):
                 return False
             run.fail(self._pool.closed or failure.cause)
         except ApiError as error:
+            if run.job.asked is not None and isinstance(error, LoadFailed):
+                self._problems[run.job.asked.id] = error.message
             run.fail(error)
         run.finish()
         if run.job.work:

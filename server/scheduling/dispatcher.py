@@ -156,13 +156,14 @@ class Dispatcher:
             waiting=len(self._turns.waiting(host)),
             info=client.info if client is not None and slot is not None and slot.loaded else None,
             error=self._problems.get(host.id),
+            adapter_error=None if host is entry else self._problems.get(entry.id),
         )
 
     def _submit(self, job: Job, *, bounded: bool) -> Run:
         if self._stopping:
             raise self._stopped("The server is stopping.")
         entry = self._registry.host(job.entry)
-        job = replace(job, entry=entry)
+        job = replace(job, entry=entry, asked=None if job.entry is entry else job.entry)
         if self._pool.get(entry) is None:
             if not entry.installed(self._settings.models_dir):
                 raise not_installed(entry)

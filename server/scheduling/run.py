@@ -24,7 +24,8 @@ class Job:
     """What is asked of a model: an answer for each of `params`, made one after another under one turn.
 
     client: whom the queue counts it for. user: whom among those behind it, "" for nobody in particular.
-    embed: vectors that are asked for instead.
+    embed: vectors that are asked for instead. asked: the adapter that was asked for, where `entry` is
+    the base whose worker runs it.
     """
 
     entry: Entry
@@ -32,6 +33,7 @@ class Job:
     params: tuple[GenerateParams, ...] = ()
     user: str = ""
     embed: EmbedParams | None = None
+    asked: Entry | None = None
 
     @property
     def work(self) -> tuple[GenerateParams | EmbedParams, ...]:

@@ -11,6 +11,7 @@ from backends.base import ModelInfo
 class ModelStatus:
     """One model's state. waiting: jobs in the queue. error: why its last load or its worker failed, if so.
 
+    adapter_error: why the library refused it, where it is an adapter, until an answer of it succeeds.
     info: what the loaded model reports of itself, None while it is not loaded.
     """
 
@@ -19,6 +20,7 @@ class ModelStatus:
     waiting: int = 0
     info: ModelInfo | None = None
     error: str | None = None
+    adapter_error: str | None = None
 
     @property
     def loaded(self) -> bool:

@@ -50,11 +50,17 @@ class Timeouts:
 
 
 def most_tokens(params: GenerateParams | EmbedParams, context_length: int) -> int:
-    """Return an upper bound of what is to be prefilled: no token is shorter than a byte, images aside."""
+    """Return an upper bound of what is prefilled in one go: no token is shorter than a byte, images aside.
+
+    Of inputs to embed the longest: a worker reports each.
+    """
     if isinstance(params, EmbedParams):
-        return sum(
-            min(context_length, _bytes(one.prompt) if one.token_ids is None else len(one.token_ids))
-            for one in params.inputs
+        return max(
+            (
+                min(context_length, _bytes(one.prompt) if one.token_ids is None else len(one.token_ids))
+                for one in params.inputs
+            ),
+            default=0,
         )
     if params.images:
         return context_length

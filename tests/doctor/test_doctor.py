@@ -160,3 +160,14 @@ def test_what_cannot_be_probed(tmp_path: Path) -> None:
         examined = doctor(board, model)
         assert examined.code == 1
         assert says in examined.said and "Traceback" not in examined.said
+
+
+def test_of_an_adapter_the_base_is_probed(tmp_path: Path) -> None:
+    board = a_board(tmp_path, {})
+    lora = {"base": "m", "file": "m.rkllm"}
+    board.add("poet", {"file": None, "runtime": None, "eos": None, "rkllm": {"lora": lora}})
+    (board.models / "m" / "m.rkllm").unlink()
+    examined = doctor(board, "poet")
+    assert examined.code == 1
+    assert "poet is an adapter on m, which is probed in its place" in examined.said
+    assert "m is not installed" in examined.said

@@ -79,6 +79,9 @@ def test_one_that_cannot_be_loaded_is_refused_and_the_base_goes_on(board: Board)
         assert "failed to load lora" in caught.value.message and str(board.models) not in caught.value.message
         assert caught.value.response.headers["x-should-retry"] == "false"
         assert server.says(BASE) == "Plain."
+        (warning,) = [one for one in server.model(POET)["warnings"] if "failed to load lora" in one]
+        assert str(board.models) not in warning
+        assert not any("lora" in one for one in server.model(BASE)["warnings"])
     assert len({run["pid"] for run in board.calls("rkllm_run")}) == 1
 
 

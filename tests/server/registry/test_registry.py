@@ -215,6 +215,19 @@ def test_entries_of_one_s_own_without_files_are_named_with_their_line(tmp_path: 
     assert load_registry(settings).missing() == []
 
 
+def test_an_adapter_without_its_file_or_its_base_s_is_named_with_the_key(tmp_path: Path) -> None:
+    lora = "{lora: {base: minicpm5-2b, file: a.rkllm}}"
+    file = own_file(tmp_path, backend="rkllm", folder="null", context_length=4096, rkllm=lora)
+    settings = Settings(models_dir=tmp_path / "models", models_file=file)
+    of_file, of_base = load_registry(settings).missing()
+    assert ": models.mine.rkllm.lora.file: nothing usable" in of_file
+    assert f"{tmp_path}/models/mine/a.rkllm" in of_file
+    assert ": models.mine.rkllm.lora.base: of minicpm5-2b nothing usable" in of_base
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    (tmp_path / "models" / "mine" / "a.rkllm").touch()
+    assert load_registry(settings).missing() == [of_base]
+
+
 def test_a_message_about_an_entry_says_where_it_stands_if_it_is_one_s_own(tmp_path: Path) -> None:
     file = own_file(tmp_path)
     registry = load_registry(Settings(models_dir=tmp_path, models_file=file))

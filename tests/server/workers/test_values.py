@@ -8,7 +8,7 @@ from typing import get_args
 import psutil
 import pytest
 
-from backends.base import ErrorCode, GenerateParams, Image, Sampling, Span
+from backends.base import EmbedInput, EmbedParams, ErrorCode, GenerateParams, Image, Sampling, Span
 from server.errors import InvalidRequest, LoadFailed, ModelCorrupt
 from server.settings import Settings
 from server.workers.failure import error_of, load_error_of, with_output
@@ -39,6 +39,12 @@ def test_a_prompt_has_no_more_tokens_than_bytes_or_context() -> None:
     assert bound("\ud800") == 1 + 2
     assert bound("x" * 9999) == 2048
     assert bound("x", [Image(b"image", "messages.0.content.0")]) == 2048
+
+
+def test_of_inputs_to_embed_only_the_longest_counts() -> None:
+    inputs = [EmbedInput(prompt=[Span("x" * 100, False)]), EmbedInput(token_ids=[1] * 300)]
+    assert most_tokens(EmbedParams(inputs=inputs), 2048) == 300
+    assert most_tokens(EmbedParams(inputs=inputs * 500), 128) == 128
 
 
 @pytest.mark.parametrize("code", get_args(ErrorCode))
