@@ -130,7 +130,7 @@ class Conductor:
                 if run.left:
                     break
                 await slot.client.generate(run.job.work[index], partial(run.push, index))
-                if run.job.asked is not None and not run.left:
+                if run.job.asked is not None and run.answers > index:
                     self._problems.pop(run.job.asked.id, None)
         except RunNotBegun as failure:
             if self._may_wait_again(run):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +121,16 @@ def test_an_adapter_can_be_preloaded_by_its_name(board: Board) -> None:
     with board.serve(preload=POET) as server:
         assert server.says(POET) == "A rose, a rose."
     assert len(board.calls("rkllm_init")) == 1
+
+
+def test_the_warning_is_gone_once_the_adapter_works(board: Board) -> None:
+    board.add(BASE, answers=ANSWERS, adapters="refuse")
+    adapter(board, POET)
+    with board.serve() as server:
+        with pytest.raises(openai.APIStatusError):
+            server.ask(POET)
+        assert "failed to load lora" in str(server.model(POET)["warnings"])
+        board.add(BASE, answers=ANSWERS)
+        os.kill(board.calls("rkllm_init")[-1]["pid"], signal.SIGKILL)
+        assert server.says(POET) == "A rose, a rose."
+        assert "failed to load lora" not in str(server.model(POET)["warnings"])
