@@ -18,11 +18,12 @@ from server.api.openapi import install_openapi
 from server.api.state import AppState
 from server.generation.embedding import EmbeddingService
 from server.generation.service import GenerationService
-from server.http.body_budget import LARGEST_BODIES, BodyBudget
+from server.http.body_budget import LARGEST_BODIES, BodyBudget, charge_current
 from server.http.context import RequestContext
 from server.http.errors import install_error_handlers
 from server.http.head import HeadAsGet
 from server.http.keys import Gate, load_keys
+from server.images.loader import ImageLoader
 from server.registry import Registry, without_effect
 from server.scheduling import Dispatcher
 from server.settings import Settings
@@ -62,7 +63,9 @@ def create_app(settings: Settings, registry: Registry, *, dispatcher: Dispatcher
         redoc_url=None,
         redirect_slashes=False,
     )
-    generations = GenerationService(settings, registry, templates, dispatcher)
+    generations = GenerationService(
+        settings, registry, templates, dispatcher, ImageLoader(settings, charge=charge_current)
+    )
     app.state.rkserve = AppState(
         settings=settings,
         registry=registry,

@@ -193,6 +193,16 @@ def _with_instruction(messages: Messages, instruction: str) -> Messages:
     for index in reversed(range(len(changed))):
         message = changed[index]
         if message["role"] == "user":
-            changed[index] = {**message, "content": f"{message.get('content') or ''}\n\n{instruction}"}
+            changed[index] = {**message, "content": _instructed(message.get("content") or "", instruction)}
             return changed
     return [*changed, {"role": "user", "content": instruction}]
+
+
+def _instructed(content: str | Sequence[Mapping[str, Any]], instruction: str) -> object:
+    """Return a message's content with an instruction behind it; the images in it stay where they are."""
+    if isinstance(content, str):
+        return f"{content}\n\n{instruction}"
+    *before, last = content
+    if last["type"] == "text":
+        return [*before, {**last, "text": f"{last['text']}\n\n{instruction}"}]
+    return [*content, {"type": "text", "text": f"\n\n{instruction}"}]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.errors import ServerBusy
@@ -11,6 +13,7 @@ LARGEST_BODIES = 4
 RETRY_AFTER_S = 10
 
 _SCOPE_KEY = "rkserve.body"
+_CURRENT: ContextVar[BodyShare] = ContextVar("rkserve.body")
 
 
 class BodyBudget:
@@ -25,9 +28,11 @@ class BodyBudget:
             await self._app(scope, receive, send)
             return
         scope[_SCOPE_KEY] = share = BodyShare(self)
+        token = _CURRENT.set(share)
         try:
             await self._app(scope, receive, send)
         finally:
+            _CURRENT.reset(token)
             share.give_back()
 
 
@@ -59,3 +64,8 @@ def share_of(scope: Scope) -> BodyShare:
     """Return the share of a request that came through the middleware."""
     share: BodyShare = scope[_SCOPE_KEY]
     return share
+
+
+def charge_current(size_bytes: int) -> None:
+    """Take more for the request that the running task works on. Raises ServerBusy like BodyShare.add."""
+    _CURRENT.get().add(size_bytes)

@@ -20,6 +20,8 @@ SILENCE_S = 10.0
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+Charge = Callable[[int], None]
+"""Takes that many bytes of a budget. Raises ServerBusy where there are none left."""
 
 
 class FetchError(Exception):
@@ -41,16 +43,20 @@ class Fetcher:
         self._resolve = resolve
         self._allowed = allowed
 
-    async def fetch(self, url: str, limit: int) -> bytes:
-        """Return what stands at an address, at most `limit` bytes. Raises FetchError. No limit of time."""
+    async def fetch(self, url: str, limit: int, charge: Charge = lambda size: None) -> bytes:
+        """Return what stands at an address, at most `limit` bytes. No limit of time.
+
+        Each piece is charged as it comes. Raises FetchError, and what charge raises.
+        """
         try:
             async with httpx2.AsyncClient(trust_env=False, timeout=SILENCE_S) as client:
                 for _ in range(MOST_REDIRECTS + 1):
+                    client.cookies.clear()  # what one site sets, the next one is not told
                     request = await self._request(client, url)
                     response = await client.send(request, stream=True)
                     try:
                         if response.status_code not in _REDIRECTS:
-                            return await _body(response, limit)
+                            return await _body(response, limit, charge)
                         url = _joined(url, response.headers.get("location", ""))
                     finally:
                         await response.aclose()
@@ -110,16 +116,17 @@ def _joined(url: str, location: str) -> str:
         raise FetchError("could not be fetched: it is redirected to what is no address") from None
 
 
-async def _body(response: httpx2.Response, limit: int) -> bytes:
+async def _body(response: httpx2.Response, limit: int, charge: Charge) -> bytes:
     if response.status_code != 200:
         raise FetchError(f"could not be fetched: its server answered {response.status_code}")
     if response.headers.get("content-encoding", "identity") != "identity":
         raise FetchError("could not be fetched: its server compresses what it was asked to send as it is")
     pieces = bytearray()
     async for piece in response.aiter_raw():
-        pieces += piece
-        if len(pieces) > limit:
+        if len(pieces) + len(piece) > limit:
             raise FetchError(f"is larger than {limit / 2**20:.3g} MB, all that this request may still bring")
+        charge(len(piece))
+        pieces += piece
     return bytes(pieces)
 
 

@@ -6,6 +6,7 @@ library, and the small ones that only read headers can be led in circles by a ho
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +18,9 @@ _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers without a length
 _START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
 MOST_SCANS = 50  # of a progressive JPEG; real ones have about ten. Each costs a pass over the whole image
-MOST_SEGMENTS = 4096  # before a JPEG's frame, fill bytes counted too: a file of nothing else takes seconds
+MOST_SEGMENTS = 4096  # before a JPEG's frame, fill bytes counted too, and after it: more take seconds
+# What ends a scan: no stuffed byte, restart or fill byte. The same finds the next segment behind garbage.
+_NEXT_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
 
 
 class UnreadableImage(ValueError):
@@ -83,11 +86,26 @@ def _jpeg(data: bytes) -> Header:
 
 
 def _check_scans(data: bytes, start: int) -> None:
-    """Refuse an image that would be decoded over and over. Within scans FF is always followed by 00."""
-    end = data.find(bytes([0xFF, _END_OF_IMAGE]), start)
-    scans = data.count(bytes([0xFF, _START_OF_SCAN]), start, end if end >= 0 else len(data))
-    if scans > MOST_SCANS:
-        raise UnreadableImage(f"is a JPEG image of {scans} scans; save it again with fewer than {MOST_SCANS}")
+    """Refuse an image that would be decoded over and over.
+
+    Segments are walked by their lengths as a decoder does: a comment may hold the bytes of any marker.
+    """
+    at, scans = start, 0
+    for _ in range(MOST_SEGMENTS):
+        found = _NEXT_MARKER.search(data, at)
+        if found is None or data[found.end() - 1] == _END_OF_IMAGE:
+            return
+        if data[found.end() - 1] == _START_OF_SCAN:
+            scans += 1
+            if scans > MOST_SCANS:
+                raise UnreadableImage(
+                    f"is a JPEG image of more than {MOST_SCANS} scans; save it again with fewer"
+                )
+        length = int.from_bytes(data[found.end() : found.end() + 2], "big")
+        if length < 2:  # where decoders give up, or the file is cut off
+            return
+        at = found.end() + length
+    raise UnreadableImage(f"is a JPEG image of more than {MOST_SEGMENTS} segments; save it again")
 
 
 def _webp(data: bytes) -> Header:

@@ -9,29 +9,38 @@ from typing import Any
 from backends.base import Image
 from server.errors import InvalidRequest
 from server.images.data_url import BadDataUrl, decode_data_url, is_data_url
-from server.images.fetch import Fetcher, FetchError
+from server.images.fetch import Charge, Fetcher, FetchError
 from server.images.header import UnreadableImage, read_header
 from server.settings import Settings
 
 MOST_IMAGES = 128  # in a request: more than any context has room for
 FETCH_S = 30.0  # for all that a request wants fetched
+MOST_FETCHES = 8  # at the same time, of all requests; others wait within their time
 LARGE = 250_000  # characters of a data URL from which on decoding would hold up the streams of others
 
 
 class ImageLoader:
-    """Gets images. `fetcher` is for tests. One for the whole server; holds no state of any client."""
+    """Gets images. One for the whole server; holds no state of any client.
 
-    def __init__(self, settings: Settings, fetcher: Fetcher | None = None) -> None:
+    `charge` takes what is fetched from the budget that the request at hand shares. `fetcher` is for tests.
+    """
+
+    def __init__(
+        self, settings: Settings, fetcher: Fetcher | None = None, charge: Charge = lambda size: None
+    ) -> None:
         self._most_bytes = int(settings.max_body_mb * 2**20)
         self._most_pixels = int(settings.max_image_mp * 1e6)
         self._max_image_mp = settings.max_image_mp
         self._may_fetch = settings.image_urls
         self._fetcher = fetcher or Fetcher()
+        self._charge = charge
+        self._fetches = asyncio.Semaphore(MOST_FETCHES)
 
     async def load(self, parts: Sequence[Mapping[str, Any]]) -> list[Image]:
         """Return the image files that the image parts of normalised messages name, in their order.
 
-        Together they may have as many bytes as a body. Raises InvalidRequest, which names the part.
+        Together they may have as many bytes as a body. Raises InvalidRequest, which names the part, and
+        ServerBusy where there is no memory for what is fetched.
         """
         if len(parts) > MOST_IMAGES:
             raise InvalidRequest(
@@ -79,4 +88,5 @@ class ImageLoader:
                 "send the image itself as data:image/png;base64,...",
                 field,
             )
-        return await self._fetcher.fetch(url, left)
+        async with self._fetches:
+            return await self._fetcher.fetch(url, left, self._charge)

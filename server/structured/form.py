@@ -16,9 +16,8 @@ import re2
 from server.errors import InvalidRequest
 from server.generation.request import FormKind
 from server.structured.patterns import compile_pattern
-from server.structured.schema import Schema
+from server.structured.schema import Schema, encodable
 
-LONGEST_PATTERN = 2_000
 MOST_CHOICES = 256
 LONGEST_CHOICE = 1_000
 _FENCE = "```"
@@ -79,10 +78,8 @@ class Regex(Form):
 
     def __init__(self, pattern: object, param: str) -> None:
         """Raises InvalidRequest, also for what only engines can match that may take for ever."""
-        if not isinstance(pattern, str) or len(pattern) > LONGEST_PATTERN:
-            raise InvalidRequest(
-                f"{param} must be a regular expression of up to {LONGEST_PATTERN} characters", param
-            )
+        if not isinstance(pattern, str):
+            raise InvalidRequest(f"{param} must be a regular expression, a string", param)
         self._pattern = compile_pattern(pattern, param)
         self.instruction = (
             "Answer only with a text that this regular expression matches as a whole, without quotes or code "
@@ -110,7 +107,7 @@ class Json(Form):
         if self._schema is None:
             self.instruction = f"{self._ONLY} It must be one JSON object."
         else:
-            shown = json.dumps(schema, ensure_ascii=False)
+            shown = encodable(json.dumps(schema, ensure_ascii=False))
             self.instruction = f"{self._ONLY} It must be valid against this JSON schema:\n{shown}"
 
     def accept(self, text: str) -> str:

@@ -17,6 +17,7 @@ from server.structured.patterns import compile_pattern
 
 LONGEST_SCHEMA = 32_768
 DEEPEST_SCHEMA = 64
+MOST_PATTERNS = 32
 MOST_STEPS = 50_000
 MOST_UNIQUE = 500  # uniqueItems may compare every pair
 
@@ -47,17 +48,15 @@ class Schema:
 
         if not isinstance(schema, dict):
             raise InvalidRequest(f"{param} must be a JSON schema, an object", param)
+        _check_length(schema, param)  # before anything is made of it
         self._patterns: dict[str, Any] = {}
-        self._nodes = 0
         self._schema = self._cleaned(schema, param, 0)
-        if len(json.dumps(schema)) > LONGEST_SCHEMA:
-            raise _too_long(param)
         try:
             # No formats: that of patterns would compile them with `re`.
             Draft202012Validator.check_schema(self._schema, format_checker=FormatChecker(formats=()))
         except SchemaError as error:
             raise InvalidRequest(
-                f"{param}: {error.json_path} of the schema: {error.message}", param
+                encodable(f"{param}: {error.json_path} of the schema: {error.message}"), param
             ) from None
         self._check_references(param)
 
@@ -69,17 +68,18 @@ class Schema:
             error = next(self._validator().iter_errors(value), None)
         except (TooMuchWork, RecursionError, ArithmeticError, Unresolvable):
             return Problem("checking it took too long; make it simpler", "too much work to check")
+        except UnicodeEncodeError:  # a lone surrogate, which no pattern can be tried on
+            return Problem("it holds half of a character", "holds half of a character")
         if error is None:
             return None
-        return Problem(f"{error.json_path}: {error.message}", f"fails the schema's {error.validator}")
+        return Problem(
+            encodable(f"{error.json_path}: {error.message}"), f"fails the schema's {error.validator}"
+        )
 
     def _cleaned(self, node: Any, param: str, depth: int) -> Any:
         """Return a copy without `$schema`, which would bring in other rules. Compiles the patterns."""
-        self._nodes += 1
-        if self._nodes > LONGEST_SCHEMA:
-            raise _too_long(param)
         if depth > DEEPEST_SCHEMA:
-            raise InvalidRequest(f"{param}: the schema is nested deeper than {DEEPEST_SCHEMA}", param)
+            raise _too_deep(param)
         if isinstance(node, list):
             return [self._cleaned(one, param, depth + 1) for one in node]
         if not isinstance(node, dict):
@@ -99,6 +99,12 @@ class Schema:
         for pattern in ([one] if isinstance(one, str) else []) + (
             list(several) if isinstance(several, dict) else []
         ):
+            if pattern in self._patterns:
+                continue
+            if len(self._patterns) == MOST_PATTERNS:
+                raise InvalidRequest(
+                    f"{param}: the schema has more than {MOST_PATTERNS} regular expressions; use fewer", param
+                )
             self._patterns[pattern] = compile_pattern(pattern, param)
 
     def _check_references(self, param: str) -> None:
@@ -179,8 +185,22 @@ class Schema:
         return bounded(self._schema, registry=Registry())  # an empty one: nothing is fetched from anywhere
 
 
-def _too_long(param: str) -> InvalidRequest:
-    return InvalidRequest(f"{param}: the schema is longer than {LONGEST_SCHEMA} characters", param)
+def encodable(text: str) -> str:
+    """Return a text with the halves of characters in it, which no encoding has, written as JSON would."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _check_length(schema: object, param: str) -> None:
+    try:
+        length = len(json.dumps(schema))
+    except RecursionError:
+        raise _too_deep(param) from None
+    if length > LONGEST_SCHEMA:
+        raise InvalidRequest(f"{param}: the schema is longer than {LONGEST_SCHEMA} characters", param)
+
+
+def _too_deep(param: str) -> InvalidRequest:
+    return InvalidRequest(f"{param}: the schema is nested deeper than {DEEPEST_SCHEMA}", param)
 
 
 def _references(node: Any) -> Iterator[str]:

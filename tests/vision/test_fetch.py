@@ -6,13 +6,16 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
-from server.errors import InvalidRequest
+from server.errors import InvalidRequest, ServerBusy
+from server.http.body_budget import BodyBudget, charge_current
 from server.images.addresses import is_public
-from server.images.fetch import Fetcher, FetchError
-from server.images.loader import MOST_IMAGES, ImageLoader
+from server.images.fetch import Charge, Fetcher, FetchError
+from server.images.loader import MOST_FETCHES, MOST_IMAGES, ImageLoader
 from server.settings import Settings
 from tests.vision.pictures import data_url, quadrants, saved
 
@@ -110,6 +113,15 @@ async def test_redirects_are_followed_and_checked_like_the_first_address() -> No
             with pytest.raises(FetchError, match=words):
                 await fetcher.fetch(web.url(path), 10_000)
         assert len(web.asked) == 3 + 1 + 1 + 1 + 4
+
+
+async def test_cookies_are_not_carried_over_a_redirect() -> None:
+    async with site() as web:
+        web.pages["/a"] = answer("302 Found", location="/b", set_cookie="id=1; Path=/")
+        web.pages["/b"] = answer("200 OK", PICTURE)
+        assert await web.fetcher().fetch(web.url("/a"), 10_000) == PICTURE
+    assert len(web.asked) == 2
+    assert "cookie" not in web.asked[1].lower()
 
 
 @pytest.mark.parametrize(
@@ -218,6 +230,45 @@ async def test_all_images_together_bring_no_more_than_a_body() -> None:
         assert len(await loader.load([part(web.url(path), n) for n, path in enumerate(("/a", "/b"))])) == 2
         with pytest.raises(InvalidRequest, match=r"messages\.0\.content\.2 is larger than 0\.237 MB"):
             await loader.load([part(web.url(path), n) for n, path in enumerate(("/a", "/b", "/c"))])
+
+
+async def test_what_is_fetched_is_taken_from_the_budget_of_requests() -> None:
+    seen: list[int] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await loader.load([part(web.url("/a"))])
+        seen.append(budget.free_bytes)
+
+    async def nothing(*_: object) -> Any:
+        raise AssertionError
+
+    async with site() as web:
+        web.pages["/a"] = answer("200 OK", PICTURE)
+        loader = ImageLoader(Settings(image_urls=True), web.fetcher(), charge_current)
+        budget = BodyBudget(app, len(PICTURE) + 5)
+        await budget({"type": "http"}, nothing, nothing)
+        assert (seen, budget.free_bytes) == ([5], len(PICTURE) + 5)
+        budget = BodyBudget(app, len(PICTURE) - 1)
+        with pytest.raises(ServerBusy):
+            await budget({"type": "http"}, nothing, nothing)
+        assert budget.free_bytes == len(PICTURE) - 1
+
+
+async def test_few_images_are_fetched_at_the_same_time() -> None:
+    running = most = 0
+
+    class Counting(Fetcher):
+        async def fetch(self, url: str, limit: int, charge: Charge = lambda size: None) -> bytes:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0)
+            running -= 1
+            return PICTURE
+
+    loader = ImageLoader(Settings(image_urls=True), Counting())
+    await asyncio.gather(*(loader.load([part("http://images.example/")]) for _ in range(3 * MOST_FETCHES)))
+    assert most == MOST_FETCHES
 
 
 async def test_limits_of_the_loader() -> None:

@@ -101,6 +101,25 @@ def test_a_jpeg_of_endless_scans() -> None:
         read_header(image[:scan] + image[scan:end] * MOST_SCANS + image[end:])
 
 
+@pytest.mark.parametrize("segment", [b"\xff\xfe\0\x04\xff\xd9", b"\xff\xe1\0\x06\xff\xd9\xff\xd9", b"\0\1"])
+def test_what_stands_before_the_scans_does_not_hide_them(segment: bytes) -> None:
+    image = FILES["progressive"]
+    frame = image.index(b"\xff\xc2")
+    after = frame + 2 + int.from_bytes(image[frame + 2 : frame + 4], "big")
+    scan, end = image.index(b"\xff\xda"), image.index(b"\xff\xd9")
+    last = image[image.rindex(b"\xff\xda") : end]
+    assert read_header(image[:after] + segment + image[after:]).width == 30
+    with pytest.raises(UnreadableImage, match="scans"):
+        read_header(image[:after] + segment + image[after:scan] + last * 210 + image[end:])
+
+
+def test_scans_in_comments_are_none() -> None:
+    image = FILES["progressive"]
+    scan = image.index(b"\xff\xda")
+    comment = b"\xff\xfe\0\xca" + b"\xff\xda" * 100
+    assert read_header(image[:scan] + comment + image[scan:]).width == 30
+
+
 def test_a_png_that_says_it_is_enormous() -> None:
     data = FILES["PNG"]
     header = read_header(data[:16] + struct.pack(">II", 2**31 - 1, 2**31 - 1) + data[24:])

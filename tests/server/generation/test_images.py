@@ -12,12 +12,14 @@ import pytest
 from backends.base import Image, Span
 from server.errors import UnsupportedParameter
 from server.generation.params import placed_images
-from server.generation.request import GenerationRequest
+from server.generation.request import Constraint, GenerationRequest
 from server.generation.service import GenerationService
+from server.generation.structured import take_form
 from server.images.loader import ImageLoader
 from server.registry import Entry, Registry
 from server.settings import Settings
 from server.templates import Templates
+from server.templates.messages import images_of
 from tests.server.scripted import ScriptedDispatcher, entry, install
 from tests.vision.pictures import quadrants, saved
 from tests.vision.test_fetch import answer, site
@@ -101,6 +103,24 @@ async def test_images_are_fetched_for_models_that_see_and_for_no_other(tmp_path:
         with pytest.raises(UnsupportedParameter):
             await blind.prepare(asked)
         assert len(web.asked) == 1
+
+
+@pytest.mark.parametrize("text_last", [True, False])
+async def test_a_form_is_asked_for_beside_an_image(tmp_path: Path, text_last: bool) -> None:
+    parts = [picture(0), {"type": "text", "text": "what?"}]
+    wanted = Constraint("choice", "form", form="choice", value=["a", "b"])
+    asked = GenerationRequest(
+        model="viewer",
+        messages=[{"role": "user", "content": parts if text_last else parts[::-1]}],
+        client="c",
+        constraints=(wanted,),
+    )
+    model = entry("viewer", backend="rkllm", rkllm={"structured": "best_effort"})
+    request, form = await take_form(asked, model)
+    assert form is not None
+    assert images_of(request.messages) == [picture(0)]
+    texts = [part["text"] for part in request.messages[0]["content"] if part["type"] == "text"]
+    assert "".join(texts) == f"what?\n\n{form.instruction}"
 
 
 def test_a_place_that_belongs_to_no_image_is_dropped() -> None:

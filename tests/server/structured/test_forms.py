@@ -167,6 +167,10 @@ def test_a_schema_for_what_is_left() -> None:
         ("json_schema", {"$ref": "file:///etc/passwd"}),
         ("json_schema", {"$ref": "https://json-schema.org/draft/2020-12/schema"}),
         ("json_schema", {"description": "x" * 40_000}),
+        ("json_schema", {"pattern": "x" * 2_001}),
+        ("json_schema", {"patternProperties": {f"^x{n}$": {} for n in range(33)}}),
+        ("json_schema", {"pattern": r"\p{L}{0,400}"}),
+        ("regex", r"\p{L}{0,400}"),
     ],
 )
 def test_forms_that_make_no_sense(kind: FormKind, value: Any) -> None:
@@ -174,6 +178,28 @@ def test_forms_that_make_no_sense(kind: FormKind, value: Any) -> None:
         form(kind, value)
     assert caught.value.param == "field"
     assert len(caught.value.message) < 4_000
+
+
+def test_a_schema_that_is_too_long_is_refused_before_its_patterns_are_compiled() -> None:
+    with pytest.raises(InvalidRequest, match="longer than"):
+        form("json_schema", {"allOf": [{"pattern": f"(x{n}"} for n in range(4_000)]})
+
+
+def test_patterns_that_people_use_are_taken() -> None:
+    names = {"properties": {f"p{n}": {"pattern": r"^\p{Lu}\p{L}{0,99}$"} for n in range(40)}}
+    form("json_schema", names).accept('{"p0": "Ægir"}')
+    form("json_schema", {"patternProperties": {f"^x{n}$": {} for n in range(32)}})
+
+
+def test_halves_of_characters() -> None:
+    made = form("json_schema", {"properties": {"a": {"pattern": "^x"}}, "additionalProperties": False})
+    assert "half of a character" in refusal(made, r'{"a": "\ud83d"}').problem
+    closed = form("json_schema", {"additionalProperties": {"type": "integer"}})
+    refusal(closed, r'{"\ud83d": "\ud83d"}').problem.encode()
+    form("json_schema", {"description": "\ud83d"}).instruction.encode()
+    with pytest.raises(InvalidRequest) as caught:
+        form("json_schema", {"properties": {"\ud83d": 1}})
+    caught.value.message.encode()
 
 
 def test_schemas_nested_too_deeply() -> None:
