@@ -139,7 +139,9 @@ class Dispatcher:
             state = self.status_of(entry)
             if state.loaded:
                 continue
-            if state.loading or state.waiting or self._preloader.to_come(entry):
+            slot = self._pool.get(entry)
+            going = slot is not None and slot.ending  # what comes next is decided when it is gone
+            if going or state.loading or state.waiting or self._preloader.to_come(entry):
                 unready[entry.id] = None
             else:
                 unready[entry.id] = state.error or f"{entry.id} has ended; the next request loads it again."

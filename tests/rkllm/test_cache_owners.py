@@ -95,9 +95,12 @@ def test_an_adapter_is_not_cut_at_the_stops_of_its_base(board: Board) -> None:
 def test_usage_is_the_same_where_the_cache_is_emptied_after_an_abort(board: Board) -> None:
     for model, key in (("kept", False), ("emptied", True)):
         board.add(model, {"rkllm": {"clear_after_abort": key}, "stop": ["two"]}, answers=["One two three."])
+    counted = []
     with board.serve() as server:
-        kept, emptied = (server.ask(model, QUESTION).usage for model in ("kept", "emptied"))
-        assert kept is not None and emptied is not None
-        assert emptied.prompt_tokens == kept.prompt_tokens > 10
-        emptied = server.ask("emptied", QUESTION).usage
-        assert emptied is not None and emptied.prompt_tokens == kept.prompt_tokens
+        for model in ("kept", "emptied"):
+            server.ask(model, QUESTION, max_tokens=1)  # nothing is aborted: the next finds all of it
+            usage = server.ask(model, QUESTION).usage
+            assert usage is not None
+            counted.append(usage.prompt_tokens)
+    assert min(counted) > 10
+    assert abs(counted[0] - counted[1]) <= 1  # without a tokenizer a count is right to within one
