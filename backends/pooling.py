@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backends.base import BackendError, EmbeddingOptions
+from backends.base import BackendError
+from backends.spec import EmbeddingOptions
 
 Rows = npt.NDArray[np.float32]
 

@@ -10,7 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from backends.base import ErrorCode, ModelSpec, Span
+from backends.base import ErrorCode, Span
+from backends.spec import ModelSpec
 
 Outcome = Literal["as assumed", "otherwise", "undecided", "failed"]
 Value = str | int | float | bool | None

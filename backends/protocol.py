@@ -12,17 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from backends.base import (
-    EmbedParams,
-    ErrorCode,
-    FinishReason,
-    GenerateParams,
-    ModelInfo,
-    ModelSpec,
-    Span,
-    TokenLogprob,
-    Usage,
-)
+from backends.base import EmbedParams, ErrorCode, FinishReason, GenerateParams, Span, TokenLogprob, Usage
+from backends.spec import ModelInfo, ModelSpec
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 _LENGTH = struct.Struct(">I")

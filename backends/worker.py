@@ -23,17 +23,8 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import NoReturn
 
-from backends.base import (
-    Backend,
-    BackendError,
-    Cancellation,
-    Embedder,
-    EngineLost,
-    ModelSpec,
-    Progress,
-    TokenLogprob,
-    Usage,
-)
+from backends.base import BackendError, EngineLost, TokenLogprob, Usage
+from backends.engine import Backend, Cancellation, Embedder, Progress
 from backends.lifeline import line_buffer_c_stdout, tie_to_server
 from backends.protocol import (
     Begun,
@@ -58,6 +49,7 @@ from backends.protocol import (
     Warned,
     encode_frame,
 )
+from backends.spec import ModelSpec
 
 LoadModel = Callable[[ModelSpec, Progress], Backend]
 
@@ -116,17 +108,17 @@ class RunSink:
         self.closed = False
 
     def prefill(self, done: int, total: int) -> None:
-        """See backends.base.Sink."""
+        """See backends.engine.Sink."""
         if not self.closed:
             self._send(Prefill(self._request_id, done, total))
 
     def delta(self, text: str, tokens: int, logprobs: list[TokenLogprob] | None) -> None:
-        """See backends.base.Sink."""
+        """See backends.engine.Sink."""
         if not self.closed:
             self._send(Delta(self._request_id, text, tokens, logprobs))
 
     def warn(self, message: str) -> None:
-        """See backends.base.Sink."""
+        """See backends.engine.Sink."""
         self._send(Warned(message))
 
 

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Event
 
-from backends.base import FinishReason, GenerateParams, ModelInfo, Sink, Span, Usage
+from backends.base import FinishReason, GenerateParams, Span, Usage
+from backends.engine import Sink
+from backends.spec import ModelInfo
 
 CONTEXT_LENGTH = 1_000_000
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from backends import worker
-from backends.base import Backend, ModelSpec, Progress
+from backends.engine import Backend, Progress
+from backends.spec import ModelSpec
 from bench.replay import ReplayBackend
 
 

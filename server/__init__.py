@@ -1,1 +1,1 @@
-"""The HTTP process and the command line. Imports backends.base and backends.protocol, never an engine."""
+"""The HTTP process and the command line. Imports the types and messages of backends, never an engine."""

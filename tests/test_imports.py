@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-SERVER_MAY = ("backends.base", "backends.protocol", "backends.discovery", "backends.probing")
+SERVER_MAY = tuple(f"backends.{name}" for name in ("base", "spec", "protocol", "discovery", "probing"))
 ALLOWED: dict[str, tuple[str, ...]] = {
     "server": SERVER_MAY,
     "backends": (),

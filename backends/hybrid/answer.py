@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from backends.base import Sink, TokenLogprob
+from backends.base import TokenLogprob
+from backends.engine import Sink
 from backends.hybrid.detokenize import TextDecoder
 from backends.text import SILENT_TOKENS, StopFilter
 from backends.vocabulary import Vocabulary

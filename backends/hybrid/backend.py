@@ -12,18 +12,8 @@ from threading import Event
 
 import psutil
 
-from backends.base import (
-    Backend,
-    BackendError,
-    FinishReason,
-    GenerateParams,
-    ModelInfo,
-    ModelSpec,
-    Progress,
-    Sink,
-    Span,
-    Usage,
-)
+from backends.base import BackendError, FinishReason, GenerateParams, Span, Usage
+from backends.engine import Backend, Progress, Sink
 from backends.hybrid.cache_pool import CachePool
 from backends.hybrid.executor import Executor
 from backends.hybrid.folder import HybridFolder, read_folder
@@ -34,6 +24,7 @@ from backends.hybrid.loading import end_tokens, load_executor, load_tokenizer, r
 from backends.hybrid.prompts import Prompts
 from backends.prompts import Context
 from backends.repetition import RepetitionGuard
+from backends.spec import ModelInfo, ModelSpec
 from backends.tokenizer import PromptTokenizer
 
 _MB = 1024 * 1024
@@ -58,7 +49,7 @@ def load(spec: ModelSpec, progress: Progress) -> Backend:
 
 
 class HybridBackend:
-    """A loaded model. See base.Backend."""
+    """A loaded model. See engine.Backend."""
 
     def __init__(
         self,
@@ -92,7 +83,7 @@ class HybridBackend:
         return self._prompts.count(prompt)
 
     def generate(self, params: GenerateParams, sink: Sink, cancelled: Event) -> tuple[FinishReason, Usage]:
-        """Make one answer. See base.Backend."""
+        """Make one answer. See engine.Backend."""
         self._refuse_unsupported(params)
         prompt = self._prompts.encode(params.prompt)
         wanted = self._spec.max_tokens if params.max_tokens is None else params.max_tokens

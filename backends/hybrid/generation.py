@@ -14,7 +14,8 @@ from threading import Event
 import numpy as np
 
 from backends import repetition
-from backends.base import BackendError, FinishReason, Sampling, Sink, TokenLogprob, TopLogprob
+from backends.base import BackendError, FinishReason, Sampling, TokenLogprob, TopLogprob
+from backends.engine import Sink
 from backends.hybrid import sampling
 from backends.hybrid.answer import Answer
 from backends.hybrid.cache_pool import CachePool

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backends.base import BackendError, ModelSpec, Progress
+from backends.base import BackendError
+from backends.engine import Progress
 from backends.hybrid.executor import Executor
 from backends.hybrid.folder import HybridFolder
 from backends.prompts import read_tokenizer
+from backends.spec import ModelSpec
 from backends.tokenizer import PromptTokenizer
 from backends.vocabulary import Vocabulary
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from backends.base import META_FILE as META_FILE
+from backends.spec import META_FILE as META_FILE
 
 SCHEMA_VERSION: Final = 2
 

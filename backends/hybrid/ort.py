@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from backends.base import BackendError, Progress
+from backends.base import BackendError
+from backends.engine import Progress
 from backends.hybrid.executor import Array
 from backends.hybrid.folder import HybridFolder
 from backends.hybrid.meta import Role, Segment, Tensor

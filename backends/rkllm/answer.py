@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from backends.base import Sink
+from backends.engine import Sink
 from backends.repetition import RepetitionGuard
 from backends.rkllm.run import Ended
 from backends.rkllm.utf8 import Utf8Pieces

@@ -16,19 +16,8 @@ import psutil
 from packaging.version import Version
 
 from backends import repetition
-from backends.base import (
-    BackendError,
-    Cancellation,
-    EmbedParams,
-    FinishReason,
-    GenerateParams,
-    ModelInfo,
-    ModelSpec,
-    PromptCacheOptions,
-    Sink,
-    Span,
-    Usage,
-)
+from backends.base import BackendError, EmbedParams, FinishReason, GenerateParams, Span, Usage
+from backends.engine import Cancellation, Sink
 from backends.prompts import Context
 from backends.repetition import RepetitionGuard
 from backends.rkllm import prompt_cache
@@ -41,6 +30,7 @@ from backends.rkllm.prompt_cache import PromptCache
 from backends.rkllm.run import Ended, Outcome
 from backends.rkllm.sampling import sampling_param
 from backends.rkllm.session import Session
+from backends.spec import ModelInfo, ModelSpec, PromptCacheOptions
 
 if TYPE_CHECKING:
     from backends.rkllm.images import Images
@@ -50,7 +40,7 @@ _NOTHING = Usage(prompt_tokens=0, cached_tokens=0, completion_tokens=0, prefill_
 
 
 class RkllmBackend:
-    """A loaded model. See base.Backend. Owns the session, the capture and the image encoder, if any."""
+    """A loaded model. See engine.Backend. Owns the session, the capture and the image encoder, if any."""
 
     def __init__(
         self,
@@ -113,7 +103,7 @@ class RkllmBackend:
     def generate(
         self, params: GenerateParams, sink: Sink, cancelled: Cancellation
     ) -> tuple[FinishReason, Usage]:
-        """Make one answer. See base.Backend."""
+        """Make one answer. See engine.Backend."""
         self._refuse_unsupported(params)
         if cancelled.is_set():
             return "cancelled", _NOTHING
@@ -153,7 +143,7 @@ class RkllmBackend:
     def embed(
         self, params: EmbedParams, sink: Sink, cancelled: Cancellation
     ) -> tuple[FinishReason, Usage, list[bytes]]:
-        """Make embeddings. See base.Embedder."""
+        """Make embeddings. See engine.Embedder."""
         if self._spec.embeddings is None:
             raise BackendError(
                 "unsupported_parameter", f"{self._spec.model_id} makes no embeddings.", "model"

@@ -11,23 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from backends import pooling
-from backends.base import (
-    BackendError,
-    Cancellation,
-    EmbeddingOptions,
-    EmbedInput,
-    EmbedParams,
-    EngineLost,
-    FinishReason,
-    Sink,
-    Span,
-    Usage,
-)
+from backends.base import BackendError, EmbedInput, EmbedParams, EngineLost, FinishReason, Span, Usage
+from backends.engine import Cancellation, Sink
 from backends.pooling import Pool
 from backends.prompts import Context
 from backends.rkllm.encoder import Encoded, Encoder
 from backends.rkllm.run import Ended
 from backends.rkllm.session import Session
+from backends.spec import EmbeddingOptions
 
 MOST_TOKENS = 300_000
 """Of all inputs of a request together, as OpenAI has it: they are one turn on the NPU."""
@@ -47,7 +38,7 @@ class EmbeddingRun:
     def embed(
         self, params: EmbedParams, sink: Sink, cancelled: Cancellation
     ) -> tuple[FinishReason, Usage, list[bytes]]:
-        """Make the vectors. See base.Embedder."""
+        """Make the vectors. See engine.Embedder."""
         inputs = self._encoded(params.inputs)
         total = sum(encoded.tokens for encoded in inputs)
         if total > MOST_TOKENS:

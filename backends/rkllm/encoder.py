@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backends import prompts
-from backends.base import BackendError, ModelSpec, Span
+from backends.base import BackendError, Span
 from backends.prompts import Context, read_tokenizer
 from backends.rkllm.estimate import Estimator
 from backends.rkllm.multimodal import image_order, with_text
 from backends.rkllm.prompt import flatten
+from backends.spec import ModelSpec
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from backends.base import Cancellation, GenerateParams, RkllmOptions, Sink, VisionOptions
+from backends.base import GenerateParams
+from backends.engine import Cancellation, Sink
 from backends.rkllm.encoder import Encoded
 from backends.rkllm.multimodal import ImagePrompt
+from backends.spec import RkllmOptions, VisionOptions
 from backends.vision.encoder import ImageEncoder, digest
 
 

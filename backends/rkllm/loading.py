@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from backends.base import Backend, BackendError, ModelSpec, Progress
+from backends.base import BackendError
 from backends.discovery import RKLLM_ABI, parse_version, read_version
+from backends.engine import Backend, Progress
 from backends.rkllm.backend import RkllmBackend
 from backends.rkllm.capture import Capture
 from backends.rkllm.encoder import Encoder
 from backends.rkllm.library import LayoutMismatch, LibraryError, open_library
 from backends.rkllm.parameters import SessionOptions
 from backends.rkllm.session import Session
+from backends.spec import ModelSpec
 
 if TYPE_CHECKING:
     from backends.rkllm.images import Images

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from backends.base import ImageMarks, Span
+from backends.base import Span
 from backends.rkllm.enums import RKLLMInputType
 from backends.rkllm.structs import RKLLMImageInput, RKLLMInput, RKLLMMultiModalInput
+from backends.spec import ImageMarks
 
 if TYPE_CHECKING:  # text models never need numpy
     import numpy as np

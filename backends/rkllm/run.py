@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from backends.base import Cancellation
+from backends.engine import Cancellation
 from backends.rkllm.enums import LLMCallState
 
 

@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backends.base import Adapter, BackendError, Cancellation, EngineLost
+from backends.base import Adapter, BackendError, EngineLost
+from backends.engine import Cancellation
 from backends.rkllm.capture import Capture
 from backends.rkllm.enums import CallbackReturn, RKLLMInferMode
 from backends.rkllm.failures import load_failed, quoted, raise_fatal

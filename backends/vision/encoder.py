@@ -10,7 +10,8 @@ import hashlib
 import numpy as np
 from PIL import Image as Pixels
 
-from backends.base import BackendError, EngineLost, Image, VisionOptions
+from backends.base import BackendError, EngineLost, Image
+from backends.spec import VisionOptions
 from backends.vision.decode import BadImage, decode
 from backends.vision.embedding import Embedding, EmbeddingCache, UnusableOutputs, interleaved
 from backends.vision.executor import open_executor

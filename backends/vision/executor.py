@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from backends.base import VisionOptions
+from backends.spec import VisionOptions
 
 
 class EncoderExecutor(Protocol):

@@ -9,7 +9,8 @@ from typing import Any
 import numpy.typing as npt
 import onnxruntime
 
-from backends.base import BackendError, EngineLost, VisionOptions
+from backends.base import BackendError, EngineLost
+from backends.spec import VisionOptions
 
 _ERRORS_ONLY = 3
 _TYPES = {"uint8": "tensor(uint8)", "float32": "tensor(float)"}

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from backends.base import VisionOptions
+from backends.spec import VisionOptions
 
 GREY = 128  # the vendor pads with 127.5, which it rounds
 

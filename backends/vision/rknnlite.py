@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from packaging.specifiers import SpecifierSet
 
-from backends.base import BackendError, EngineLost, VisionOptions
+from backends.base import BackendError, EngineLost
 from backends.discovery import parse_version
+from backends.spec import VisionOptions
 
 LIBRARY = "/usr/lib/librknnrt.so"
 ALL_CORES = 7  # a bit a core: the NPU's turn is ours as a whole

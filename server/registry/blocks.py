@@ -23,7 +23,7 @@ from pydantic import (
     Tag,
 )
 
-from backends.base import CoreMask, HybridExecutor, HybridOptions, KvDtype
+from backends.spec import CoreMask, HybridExecutor, HybridOptions, KvDtype
 from server.names import MODEL_ID, MODEL_ID_RULE, MODEL_NAME, MODEL_NAME_RULE
 from server.registry.template_names import BUILTIN_TEMPLATES, MODEL_TEMPLATE
 
@@ -221,7 +221,7 @@ class Lora(Block):
 class RkllmBlock(Block):
     """Options of librkllmrt. cpus: cores for the parts on the CPU; n_keep -1: keep the whole prompt.
 
-    From input on: what the closed library does, see backends.base.RkllmOptions; the probes of
+    From input on: what the closed library does, see backends.spec.RkllmOptions; the probes of
     `rkserve doctor --deep` tell when to set them.
     """
 

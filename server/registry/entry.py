@@ -13,8 +13,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from pydantic import Field, model_validator
 
-from backends.base import META_FILE
 from backends.discovery import RKLLM_ABI
+from backends.spec import META_FILE
 from server.registry.blocks import (
     Alias,
     Block,

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from backends.base import ModelInfo
+from backends.spec import ModelInfo
 from server.registry.entry import Entry
 
 LAST_LOAD_FILE = ".last-load.json"
 
 
 class LastLoad(msgspec.Struct, frozen=True):
-    """runtime, warnings, details: as in backends.base.ModelInfo."""
+    """runtime, warnings, details: as in backends.spec.ModelInfo."""
 
     runtime: str
     warnings: list[str] = []

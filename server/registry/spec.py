@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from backends.base import (
-    Adapter,
+from backends.base import Adapter, Span
+from backends.spec import (
     EmbeddingOptions,
     HybridOptions,
     ImageMarks,
     ModelSpec,
     PromptCacheOptions,
     RkllmOptions,
-    Span,
     VisionOptions,
 )
 from server.registry.entry import Entry

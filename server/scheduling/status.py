@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backends.base import ModelInfo
+from backends.spec import ModelInfo
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Self, cast
 
 import msgspec
 
-from backends.base import EmbedParams, GenerateParams, ModelInfo, ModelSpec, Span
+from backends.base import EmbedParams, GenerateParams, Span
 from backends.protocol import (
     Begun,
     Cancel,
@@ -38,6 +38,7 @@ from backends.protocol import (
     Warned,
     encode_frame,
 )
+from backends.spec import ModelInfo, ModelSpec
 from server import errors
 from server.errors import ApiError, BackendCrashed, BackendTimeout
 from server.workers.ending import Ending

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from backends.base import ModelInfo
 from backends.protocol import Delta, Finished, Prefill
+from backends.spec import ModelInfo
 from server.errors import ApiError
 from server.workers.failure import RunNotBegun
 

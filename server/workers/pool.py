@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 
-from backends.base import ModelInfo, ModelSpec
 from backends.discovery import RuntimeLibrary
 from backends.protocol import Loading
+from backends.spec import ModelInfo, ModelSpec
 from server.errors import ApiError, InsufficientMemory
 from server.registry import Entry, model_spec
 from server.registry.last_load import keep_last_load

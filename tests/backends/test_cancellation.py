@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from backends.base import Cancellation
+from backends.engine import Cancellation
 
 
 def test_a_listener_is_called_once_when_it_is_set() -> None:

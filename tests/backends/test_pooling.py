@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from backends.base import BackendError, EmbeddingOptions
+from backends.base import BackendError
 from backends.pooling import Pool, check_dimensions, finished
+from backends.spec import EmbeddingOptions
 
 ROWS = np.array([[3, 4, 0], [0, 0, 12], [6, 2, 0]], np.float32)
 

@@ -11,18 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends import protocol
-from backends.base import (
-    GenerateParams,
-    HybridOptions,
-    Image,
-    ModelInfo,
-    ModelSpec,
-    Sampling,
-    Span,
-    TokenLogprob,
-    TopLogprob,
-    Usage,
-)
+from backends.base import GenerateParams, Image, Sampling, Span, TokenLogprob, TopLogprob, Usage
 from backends.protocol import (
     Begun,
     Cancel,
@@ -46,6 +35,7 @@ from backends.protocol import (
     Warned,
     encode_frame,
 )
+from backends.spec import HybridOptions, ModelInfo, ModelSpec
 
 SPEC = ModelSpec(
     model_id="m",

@@ -9,19 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.base import (
-    Backend,
-    Cancellation,
-    FinishReason,
-    GenerateParams,
-    ModelSpec,
-    Sampling,
-    Span,
-    TokenLogprob,
-    Usage,
-)
+from backends.base import FinishReason, GenerateParams, Sampling, Span, TokenLogprob, Usage
+from backends.engine import Backend, Cancellation
 from backends.hybrid.backend import load
 from backends.hybrid.detokenize import TextDecoder
+from backends.spec import ModelSpec
 from backends.tokenizer import PromptTokenizer
 from tests.oracle import values
 

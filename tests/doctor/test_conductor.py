@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from backends.base import ModelSpec
 from backends.probing import Plan, Texts
+from backends.spec import ModelSpec
 from server.probing.conductor import Conducted, Limits, conduct
 
 # Each start of it plays the next script of the list: lines it sends, then how it ends.

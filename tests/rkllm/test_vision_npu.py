@@ -13,19 +13,12 @@ import numpy as np
 import openai
 import pytest
 
-from backends.base import (
-    BackendError,
-    Cancellation,
-    EngineLost,
-    GenerateParams,
-    Image,
-    RkllmOptions,
-    Sampling,
-    VisionOptions,
-)
+from backends.base import BackendError, EngineLost, GenerateParams, Image, Sampling
 from backends.elf import OWN_EXECUTABLE
+from backends.engine import Cancellation
 from backends.rkllm.encoder import Encoded
 from backends.rkllm.images import Images
+from backends.spec import RkllmOptions, VisionOptions
 from backends.vision.encoder import ImageEncoder
 from tests.backends.rkllm.conftest import ListSink
 from tests.demo_model import ROOT

@@ -15,17 +15,9 @@ import signal
 from collections.abc import Sequence
 from threading import Event
 
-from backends.base import (
-    BackendError,
-    FinishReason,
-    GenerateParams,
-    ModelInfo,
-    ModelSpec,
-    Progress,
-    Sink,
-    Span,
-    Usage,
-)
+from backends.base import BackendError, FinishReason, GenerateParams, Span, Usage
+from backends.engine import Progress, Sink
+from backends.spec import ModelInfo, ModelSpec
 from backends.worker import main
 
 BETWEEN_TOKENS_S = 0.02

@@ -11,8 +11,9 @@ from typing import Any
 import httpx2
 import uvicorn
 
-from backends.base import FinishReason, ModelInfo, Span, TokenLogprob, Usage
+from backends.base import FinishReason, Span, TokenLogprob, Usage
 from backends.protocol import Delta, Finished, Loading, Prefill
+from backends.spec import ModelInfo
 from server.addresses import url_of
 from server.app import create_app
 from server.errors import ApiError

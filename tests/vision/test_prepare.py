@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from backends.base import VisionOptions
+from backends.spec import VisionOptions
 from backends.vision.embedding import EmbeddingCache, UnusableOutputs, interleaved
 from backends.vision.prepare import fitted, prepare
 from tests.vision.pictures import GREEN, GREY, RED, WHITE, Bytes, quadrants

@@ -7,7 +7,7 @@ import time
 from array import array
 from typing import Any
 
-from backends.base import Cancellation
+from backends.engine import Cancellation
 from backends.probing import Finding
 from backends.rkllm.enums import RKLLMInferMode
 from backends.rkllm.probes.subject import Subject, made_up_ids

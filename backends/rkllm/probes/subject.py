@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from backends.base import Cancellation, ModelSpec, Sampling, Span
+from backends.base import Sampling, Span
+from backends.engine import Cancellation
 from backends.probing import Texts, Value
 from backends.rkllm.capture import Capture
 from backends.rkllm.encoder import Encoder
@@ -21,6 +22,7 @@ from backends.rkllm.prompt import flatten
 from backends.rkllm.run import Ended, Perf
 from backends.rkllm.sampling import sampling_param
 from backends.rkllm.session import Session
+from backends.spec import ModelSpec
 from backends.tokenizer import PromptTokenizer
 
 ANNOUNCED_LINES = 40

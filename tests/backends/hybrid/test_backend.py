@@ -12,24 +12,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from backends.base import (
-    Backend,
-    BackendError,
-    Cancellation,
-    FinishReason,
-    GenerateParams,
-    HybridOptions,
-    ModelSpec,
-    Sampling,
-    Span,
-    TokenLogprob,
-    Usage,
-)
+from backends.base import BackendError, FinishReason, GenerateParams, Sampling, Span, TokenLogprob, Usage
+from backends.engine import Backend, Cancellation
 from backends.hybrid.backend import HybridBackend, load
 from backends.hybrid.cache_pool import CachePool
 from backends.hybrid.forward import Forward
 from backends.hybrid.kv_cache import KVCache
 from backends.hybrid.meta import META_FILE
+from backends.spec import HybridOptions, ModelSpec
 from backends.tokenizer import PromptTokenizer
 from tests.backends.hybrid.reference import reference_logits
 from tests.tiny import EOS_TOKEN_ID, WORDS, tiny_config, tiny_folder, tiny_llama_weights

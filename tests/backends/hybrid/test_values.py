@@ -12,11 +12,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from backends.base import META_FILE, BackendError
+from backends.base import BackendError
 from backends.files import sha256_of
 from backends.hybrid.folder import HybridFolder, read_folder
 from backends.hybrid.forward import Forward
 from backends.hybrid.ort import OrtExecutor
+from backends.spec import META_FILE
 from tests.tiny import tiny_folder
 
 LLAMA3 = {

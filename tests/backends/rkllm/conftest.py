@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from backends.base import Backend, ModelSpec, RkllmOptions, TokenLogprob
+from backends.base import TokenLogprob
+from backends.engine import Backend
 from backends.rkllm.loading import load
+from backends.spec import ModelSpec, RkllmOptions
 from tests.backends.rkllm.clib import DEFAULTS, PARAM, SCRIPTED, compile_library
 from tests.tiny import tiny_tokenizer
 

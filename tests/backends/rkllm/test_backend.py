@@ -11,20 +11,11 @@ import msgspec
 import pytest
 from tokenizers import Tokenizer
 
-from backends.base import (
-    Backend,
-    BackendError,
-    Cancellation,
-    EngineLost,
-    GenerateParams,
-    Image,
-    ModelSpec,
-    Sampling,
-    Span,
-    Usage,
-)
+from backends.base import BackendError, EngineLost, GenerateParams, Image, Sampling, Span, Usage
+from backends.engine import Backend, Cancellation
 from backends.rkllm.session import ABORT_AGAIN_S
 from backends.rkllm.structs import RKLLMInferParam, RKLLMInput, RKLLMParam, RKLLMSamplingParam
+from backends.spec import ModelSpec
 from tests.backends.rkllm.conftest import (
     ERROR,
     FINISH,

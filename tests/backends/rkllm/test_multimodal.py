@@ -7,8 +7,8 @@ import ctypes
 import numpy as np
 import pytest
 
-from backends.base import ImageMarks
 from backends.rkllm.multimodal import CachedImages, ImagePrompt, multimodal_input
+from backends.spec import ImageMarks
 
 A, B, C = b"a", b"b", b"c"
 

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.base import BackendError, ModelSpec, PromptCacheOptions, RkllmOptions, Span
+from backends.base import BackendError, Span
 from backends.rkllm.loading import load
+from backends.spec import ModelSpec, PromptCacheOptions, RkllmOptions
 from tests.standin.rkllm.build import build
 from tests.standin.rkllm.model_file import calls, write_model
 from tests.tiny import tiny_tokenizer

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from backends.base import ModelInfo, Span
+from backends.base import Span
+from backends.spec import ModelInfo
 from server.errors import ContextLengthExceeded
 from server.generation.overflow import Messages, without_oldest
 from server.generation.request import GenerationRequest

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.base import ModelInfo
+from backends.spec import ModelInfo
 from server.registry.last_load import LAST_LOAD_FILE, LastLoad, keep_last_load, read_last_load
 from tests.server.examples import example_entry
 

@@ -8,7 +8,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from pydantic import ValidationError
 
-from backends.base import HybridOptions, ModelSpec, RkllmOptions
+from backends.spec import HybridOptions, ModelSpec, RkllmOptions
 from server.app import create_app
 from server.errors import ModelNotFound
 from server.registry import Registry, load_registry, model_spec

@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 import psutil
 
-from backends.base import GenerateParams, ModelSpec, Sampling, Span
+from backends.base import GenerateParams, Sampling, Span
 from backends.protocol import Delta
+from backends.spec import ModelSpec
 from server.registry import Entry, Registry
 from server.scheduling import Dispatcher, Event, Job, ModelStatus, Run
 from server.scheduling.npu_lock import NpuLock

@@ -18,18 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 
-from backends.base import (
-    BackendError,
-    EngineLost,
-    FinishReason,
-    GenerateParams,
-    ModelInfo,
-    ModelSpec,
-    Progress,
-    Sink,
-    Span,
-    Usage,
-)
+from backends.base import BackendError, EngineLost, FinishReason, GenerateParams, Span, Usage
+from backends.engine import Progress, Sink
+from backends.spec import ModelInfo, ModelSpec
 from backends.worker import main
 
 LOAD_SCRIPT = "load-script"

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from backends.base import ModelSpec, Sampling, Span
+from backends.base import Sampling, Span
+from backends.spec import ModelSpec
 from server.errors import BackendCrashed, InvalidRequest, LoadFailed
 from server.workers.client import WorkerClient
 from server.workers.pending import RunEvent
