@@ -1,4 +1,4 @@
-"""What an engine and its worker are to each other: what it is asked, how it is cancelled, where it answers."""
+"""What an engine and its worker are to each other: how it is asked, cancelled, and where it answers."""
 
 from __future__ import annotations
 

@@ -14,6 +14,9 @@ from backends.base import Span
 HybridExecutor = Literal["auto", "onnxruntime", "rknn", "rknnlite"]
 CoreMask = Literal["auto", "0", "1", "2", "0_1", "0_1_2", "all"]
 KvDtype = Literal["fp32", "fp16"]
+PixelLayout = Literal["nhwc", "nchw"]
+PixelDtype = Literal["uint8", "float32"]
+Resize = Literal["square_pad", "stretch"]
 
 META_FILE = "meta2.json"  # describes a hybrid folder, and is what tells one from any other folder
 
@@ -99,11 +102,11 @@ class VisionOptions(msgspec.Struct, frozen=True, kw_only=True):
     encoder: str
     runtime: str | None = None
     size: tuple[int, int]
-    layout: Literal["nhwc", "nchw"] = "nhwc"
-    dtype: Literal["uint8", "float32"] = "uint8"
+    layout: PixelLayout = "nhwc"
+    dtype: PixelDtype = "uint8"
     mean: tuple[float, float, float] | None = None
     std: tuple[float, float, float] | None = None
-    resize: Literal["square_pad", "stretch"] = "square_pad"
+    resize: Resize = "square_pad"
     marks: ImageMarks = ImageMarks()
     max_pixels: int = 20_000_000
 

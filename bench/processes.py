@@ -77,7 +77,7 @@ def wait_for(server: Server, path: str, timeout_s: float = 60) -> float:
             raise RuntimeError(f"the server ended with code {server.process.returncode} before it served")
         if status(server.host, server.port, path) == 200:
             return time.monotonic() - server.started
-        time.sleep(_RETRY_S)
+        time.sleep(_RETRY_S)  # another process comes up: no event tells of it
     raise RuntimeError(f"the server did not answer 200 on {path} within {timeout_s:g} s")
 
 

@@ -93,7 +93,7 @@ class ReplayBackend:
         script = Script.of(params)
         prompt_tokens = self.count_tokens(params.prompt)
         sink.prefill(0, prompt_tokens)
-        time.sleep(script.prefill_ms / 1000)
+        time.sleep(script.prefill_ms / 1000)  # it stands for a prefill of this length
         interval = 1e9 / script.rate if script.rate else 0.0
         first = clock()
         reason: FinishReason = "length"
@@ -105,7 +105,7 @@ class ReplayBackend:
             # One sleep to the token's own moment; a late one is made up for by hurrying, never by skipping.
             wait = first + number * interval - clock()
             if wait > 0:
-                time.sleep(wait / 1e9)
+                time.sleep(wait / 1e9)  # the pace that is being measured
             if number == 0:
                 text = f"{began},{clock()}"
             elif number == script.tokens - 1:

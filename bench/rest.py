@@ -50,7 +50,7 @@ def serve(models_dir: Path | None, preload: str, env: Mapping[str, str]) -> tupl
     with serving(python("-P", "-m", "server.cli", "serve"), port, env=env) as server:
         health = time.monotonic() - server.started
         ready = wait_for(server, "/ready")
-        time.sleep(_SETTLE_S)
+        time.sleep(_SETTLE_S)  # what is at rest has no event to wait for
         return health, ready, rss_mb(psutil.Process(server.process.pid))
 
 

@@ -112,7 +112,7 @@ class GgufFile:
             return data.view("<f2").astype(np.float32).reshape(tensor.shape)
         try:
             values = dequantize(data.reshape(*tensor.shape[:-1], -1), kind)
-        except NotImplementedError:
+        except NotImplementedError:  # what gguf raises for kinds that it cannot dequantize
             raise ConvertError(
                 f"The tensor {name} is stored as {tensor.type_name}, which the gguf package cannot read. "
                 "Take a Q4_1, Q8_0 or F16 file of the same model."

@@ -36,7 +36,7 @@ class PatientHandler(logging.Handler):
         """Queue a record's line, formatted here, where its request is known."""
         try:
             line = self.format(record)
-        except Exception:
+        except Exception:  # as logging's own handlers do: a bad record must not end who logs it
             self.handleError(record)
             return
         if self._tell_dropped():

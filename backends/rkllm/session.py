@@ -191,6 +191,31 @@ class Session:
         self._fixed_prompt = path if status == 0 else None
         return bool(status == 0)
 
+    def clear_kv_cache(self) -> bool:
+        """Empty the KV cache; returns whether the library says it has. Not in a run."""
+        if "rkllm_clear_kv_cache" in self._missing:
+            return False
+        return int(self._functions.rkllm_clear_kv_cache(self._handle, 0, None, None)) == 0
+
+    def abort(self) -> int:
+        """Call rkllm_abort while nothing runs, which probes do; return what it returns."""
+        return int(self._functions.rkllm_abort(self._handle))
+
+    def kv_cache_size(self) -> int | None:
+        """Return how many tokens the KV cache holds, None where the library does not say; not in a run."""
+        if "rkllm_get_kv_cache_size" in self._missing:
+            return None
+        sizes = (ctypes.c_int * _MOST_BATCHES)()
+        if self._functions.rkllm_get_kv_cache_size(self._handle, sizes) != 0:
+            return None
+        return int(sizes[0])
+
+    def close(self) -> None:
+        """Give the handle back. Once; further calls do nothing. Not during a run."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._functions.rkllm_destroy(handle)
+
     def _execute(
         self,
         run: Run,
@@ -234,31 +259,6 @@ class Session:
             ender.join()
             del self._runs[userdata]
         return status, self._capture.since(mark)
-
-    def clear_kv_cache(self) -> bool:
-        """Empty the KV cache; returns whether the library says it has. Not in a run."""
-        if "rkllm_clear_kv_cache" in self._missing:
-            return False
-        return int(self._functions.rkllm_clear_kv_cache(self._handle, 0, None, None)) == 0
-
-    def abort(self) -> int:
-        """Call rkllm_abort while nothing runs, which probes do; return what it returns."""
-        return int(self._functions.rkllm_abort(self._handle))
-
-    def kv_cache_size(self) -> int | None:
-        """Return how many tokens the KV cache holds, None where the library does not say; not in a run."""
-        if "rkllm_get_kv_cache_size" in self._missing:
-            return None
-        sizes = (ctypes.c_int * _MOST_BATCHES)()
-        if self._functions.rkllm_get_kv_cache_size(self._handle, sizes) != 0:
-            return None
-        return int(sizes[0])
-
-    def close(self) -> None:
-        """Give the handle back. Once; further calls do nothing. Not during a run."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            self._functions.rkllm_destroy(handle)
 
     def _lora(self, adapter: Adapter) -> RKLLMLoraParam:
         """Return the struct that names a loaded adapter. Raises BackendError, EngineLost."""

@@ -49,7 +49,7 @@ class RequestContext:
             await self._app(scope, receive, send_with_id)
         except ClientGone:
             status = _CLIENT_GONE
-        except Exception:
+        except Exception:  # whatever it is: the client gets an answer in the API's form, the log the rest
             _log.exception("a fault of the server's own")
             if status is not None:
                 raise  # the headers are gone: all that is left is to cut the connection

@@ -23,7 +23,7 @@ from pydantic import (
     Tag,
 )
 
-from backends.spec import CoreMask, HybridExecutor, HybridOptions, KvDtype
+from backends.spec import CoreMask, HybridExecutor, HybridOptions, KvDtype, PixelDtype, PixelLayout, Resize
 from server.names import MODEL_ID, MODEL_ID_RULE, MODEL_NAME, MODEL_NAME_RULE
 from server.registry.template_names import BUILTIN_TEMPLATES, MODEL_TEMPLATE
 
@@ -278,11 +278,11 @@ class Vision(Block):
     file: RelPath
     runtime: Specifier | None = None
     size: tuple[PositiveInt, PositiveInt]
-    layout: Literal["nhwc", "nchw"] = "nhwc"
-    dtype: Literal["uint8", "float32"] = "uint8"
+    layout: PixelLayout = "nhwc"
+    dtype: PixelDtype = "uint8"
     mean: tuple[NotNegative, NotNegative, NotNegative] | None = None
     std: tuple[Positive, Positive, Positive] | None = None
-    resize: Literal["square_pad", "stretch"] = "square_pad"
+    resize: Resize = "square_pad"
     marks: Marks = Marks()
 
 

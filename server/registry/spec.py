@@ -59,14 +59,8 @@ def _vision(entry: Entry, settings: Settings) -> VisionOptions | None:
     if vision is None or encoder is None:
         return None
     return VisionOptions(
+        **vision.model_dump(exclude={"file", "marks"}),
         encoder=str(_absolute(encoder)),
-        runtime=vision.runtime,
-        size=vision.size,
-        layout=vision.layout,
-        dtype=vision.dtype,
-        mean=vision.mean,
-        std=vision.std,
-        resize=vision.resize,
         marks=ImageMarks(**vision.marks.model_dump()),
         max_pixels=int(settings.max_image_mp * 1e6),
     )
@@ -84,12 +78,7 @@ def _embeddings(entry: Entry) -> EmbeddingOptions | None:
     block = entry.embeddings
     if block is None:
         return None
-    return EmbeddingOptions(
-        pooling=block.pooling,
-        normalize=block.normalize,
-        append=block.append or "",
-        matryoshka=block.matryoshka,
-    )
+    return EmbeddingOptions(**block.model_dump(exclude={"append", "instruction"}), append=block.append or "")
 
 
 def _prompt_cache(entry: Entry, directory: Path, fixed_prompt: Sequence[Span]) -> PromptCacheOptions | None:
@@ -101,22 +90,12 @@ def _prompt_cache(entry: Entry, directory: Path, fixed_prompt: Sequence[Span]) -
 
 
 def _rkllm(entry: Entry, library: Path | None, prompt_cache: PromptCacheOptions | None) -> RkllmOptions:
-    options = entry.rkllm
     return RkllmOptions(
+        **entry.rkllm.model_dump(exclude={"lora", "prompt_cache", "structured"}),
         library=None if library is None else str(_absolute(library)),
         runtime=entry.runtime,
         runtime_check=entry.runtime_check,
-        base_domain_id=options.base_domain_id,
-        cpus=options.cpus,
-        embed_flash=options.embed_flash,
-        n_keep=options.n_keep,
-        skip_special_token=options.skip_special_token,
         prompt_cache=prompt_cache,
-        input=options.input,
-        runtime_bos=options.runtime_bos,
-        last_token_cached=options.last_token_cached,
-        clear_after_abort=options.clear_after_abort,
-        context_reserve=options.context_reserve,
     )
 
 

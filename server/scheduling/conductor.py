@@ -13,7 +13,6 @@ from contextvars import Context
 from functools import partial
 
 from server.errors import ApiError, InternalError, LoadFailed
-from server.registry import Entry
 from server.scheduling.run import Run
 from server.scheduling.turns import Turns
 from server.workers.failure import RunNotBegun
@@ -85,7 +84,7 @@ class Conductor:
         try:
             if fresh and run.left:
                 return  # gone before the load began: it would be for nobody
-            if not fresh or await self._loaded(run, slot.entry, slot):
+            if not fresh or await self._loaded(run, slot):
                 again = not await self._answered(run, slot)
         except Exception:
             logger.exception("a fault in conducting a job for %s", slot.entry.id)
@@ -102,7 +101,8 @@ class Conductor:
                 self._not_begun.pop(run, None)
             self._on_change()
 
-    async def _loaded(self, run: Run, entry: Entry, slot: Slot) -> bool:
+    async def _loaded(self, run: Run, slot: Slot) -> bool:
+        entry = slot.entry
         try:
             await self._pool.load(slot)
         except ApiError as error:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import pty
 import select
-import subprocess
 import time
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 
 from tests.server.cli.command import COMMAND, environment, models_dir, rkserve
 from tests.server.cli.openai_server import KEY, Script, delta, end, openai_server
+from tests.server.cli.terminal import on_a_terminal
 from tests.tiny import tiny_folder
 
 ANSWER = [": loading", delta(role="assistant"), delta(content="Hel"), delta(content="lo"), *end()]
@@ -186,18 +185,7 @@ class Terminal:
     """A chat on a terminal of its own, as a person has it."""
 
     def __init__(self, home: Path, *arguments: str) -> None:
-        self._fd, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            [*COMMAND, "chat", *arguments],
-            cwd=home,
-            env=environment(home),
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
-        )
-        os.close(theirs)
+        self.process, self._fd = on_a_terminal([*COMMAND, "chat", *arguments], home, environment(home))
 
     def type(self, keys: str) -> None:
         os.write(self._fd, keys.encode())

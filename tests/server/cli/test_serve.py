@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import pty
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ import pytest
 from server.cli.serve import serve
 from server.settings import Settings
 from tests.server.cli.command import COMMAND, ROOT, environment, models_dir, rkserve
+from tests.server.cli.terminal import on_a_terminal
 from tests.serving import free_port, running_server
 
 # Leads a session as make does: it outlives SIGHUP itself and waits for its child.
@@ -166,18 +166,8 @@ def wait_until_up(url: str, process: subprocess.Popen[str]) -> None:
 
 
 def test_a_closed_terminal_ends_a_server_whose_session_make_or_a_script_leads(tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
-    leader = subprocess.Popen(
-        [sys.executable, "-c", LEADER, *COMMAND, "serve", "--port", "0"],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
-    )
-    os.close(theirs)
+    command = [sys.executable, "-c", LEADER, *COMMAND, "serve", "--port", "0"]
+    leader, ours = on_a_terminal(command, tmp_path, environment(tmp_path))
     try:
         shown = b""
         while b"is ready at" not in shown:
