@@ -97,6 +97,17 @@ async def test_a_pinned_model_comes_back_after_a_crash(tmp_path: Path) -> None:
         assert int(await h.answer("a", "pid")) != pid
 
 
+async def test_one_whose_worker_is_just_ending_is_not_called_lost(tmp_path: Path) -> None:
+    async with harness(tmp_path, preload=("a",)) as h:
+        await h.answer("a", "tokens:1")
+        await until(lambda: not h.dispatcher._preloader.tasks, "the end of the preload")
+        slot = h.dispatcher._pool.get(h.entries["a"])
+        assert slot is not None and slot.client is not None
+        slot.client.unload()
+        assert h.dispatcher.unready() == {"a": None}
+        await until(lambda: not h.dispatcher.unready(), "the reload")
+
+
 async def test_one_that_dies_before_its_first_answer_is_not_loaded_over_and_over(tmp_path: Path) -> None:
     async with harness(tmp_path, cpu=("a", "b"), preload=("a",)) as h:
         await until(lambda: not h.dispatcher.unready(), "the preload")
