@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from server.api import health, models
+from server.api import files, health, models
 from server.api.chat import route as chat
 from server.api.chat.schema import ChatRequest
 from server.api.embeddings import route as embeddings
@@ -89,7 +89,8 @@ def create_app(settings: Settings, registry: Registry, *, dispatcher: Dispatcher
             expose_headers=list(EXPOSED_HEADERS),
         )
     app.add_middleware(RequestContext)
-    for router in (health.router, models.router, chat.router, embeddings.router):
+    # The files before the models, whose names may hold slashes.
+    for router in (health.router, files.router, models.router, chat.router, embeddings.router):
         app.include_router(router)
     install_openapi(app, ChatRequest, EmbeddingsRequest)
     return app
