@@ -10,7 +10,7 @@ from typing import Annotated, cast
 
 import typer
 
-from server.cli import chat, convert, doctor, key, models, pull, repair, serve, verify, where
+from server.cli import add, chat, convert, doctor, key, models, pull, repair, rm, serve, verify, where
 from server.cli.console import CommandError, say
 from server.cli.ending import INTERRUPTED, Signals, output_ended
 from server.streams import open_standard_streams, settle_standard_streams
@@ -34,6 +34,8 @@ app.command("models", epilog=models.EXAMPLES)(models.models)
 app.command("pull", epilog=pull.EXAMPLES)(pull.pull)
 app.command("verify", epilog=verify.EXAMPLES)(verify.verify)
 app.command("repair", epilog=repair.EXAMPLES)(repair.repair)
+app.command("add", epilog=add.EXAMPLES)(add.add)
+app.command("rm", epilog=rm.EXAMPLES)(rm.rm)
 app.command("chat", epilog=chat.EXAMPLES)(chat.chat)
 app.command("where", epilog=where.EXAMPLES)(where.where)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)

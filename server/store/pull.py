@@ -192,6 +192,19 @@ def pull_from_url(
         return Pulled(None, work.size_bytes, tuple(work.fetched), tuple(work.remarks))
 
 
+def small_files(hub: Hub, name: str) -> dict[str, bytes]:
+    """Return the files of a base model that belong to its tokenizer, by name. Raises StoreError."""
+    repo = hub.repo(name, "main")
+    found = {}
+    with tempfile.TemporaryDirectory() as folder, http_client(hub.timeout_s) as client:
+        work = _Work(Entry.model_construct(id="base", backend="rkllm"), Path(folder), _silent)
+        for wanted in tokenizer_files(repo, Path(folder)):
+            part = Part(wanted.file.name, wanted.target)
+            _fetch_from_hub(client, hub, wanted, part, work, counted=False)
+            found[wanted.file.name] = wanted.target.read_bytes()
+    return found
+
+
 def _beside(hub: Hub, entry: Entry, directory: Path, work: _Work) -> tuple[Repo | None, list[Wanted]]:
     """Return the base model's repository and what of its tokenizer is wanted. A folder has its own."""
     tokenizer = entry.tokenizer

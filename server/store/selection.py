@@ -44,21 +44,23 @@ def model_files(entry: Entry, repo: Repo, models_dir: Path) -> list[Wanted]:
     return wanted
 
 
-def chosen(repo: Repo, name: str, suffix: str, key: str) -> RepoFile:
-    """Return the file of this name, else the only one of its kind. Raises StoreError: which there are."""
+def chosen(repo: Repo, name: str, suffix: str, key: str, *, flag: str | None = None) -> RepoFile:
+    """Return the file of this name, else the only one of its kind. Raises StoreError: which there are.
+
+    key: of the entry that names it; flag: of the command line, in place of that.
+    """
     for candidate in (name, PurePosixPath(name).name):
         if candidate in repo.files:
             return repo.files[candidate]
     there = [file for file in repo.files.values() if file.name.endswith(suffix)]
     if len(there) == 1:
         return there[0]
+    if not there:
+        raise StoreError(f"{repo.name} has no {suffix} file")
     names = ", ".join(file.name for file in there)
-    has = (
-        f"it has {names}; write the right one under {key} of the entry"
-        if there
-        else f"it has no {suffix} file"
-    )
-    raise StoreError(f"{repo.name} has no file {PurePosixPath(name).name}: {has}")
+    how = f"write the right one under {key} of the entry" if flag is None else f"say which with {flag}"
+    called = f"no file {PurePosixPath(name).name}, but " if name else ""
+    raise StoreError(f"{repo.name} has {called}{names}: {how}")
 
 
 def tokenizer_files(repo: Repo, directory: Path) -> list[Wanted]:

@@ -316,7 +316,10 @@ def test_of_several_files_one_has_to_be_named(hub: Hub, tmp_path: Path) -> None:
     hub.repos[REPO]["Little_w4a16.rkllm"] = CONTENT
     done = pull(tmp_path, hub)
     assert done.returncode == 1
-    assert "has no file x.rkllm: it has Little_w8a8.rkllm, Little_w4a16.rkllm; write the right" in done.stderr
+    assert (
+        "no file x.rkllm, but Little_w8a8.rkllm, Little_w4a16.rkllm: write the right one under file"
+        in done.stderr
+    )
 
 
 def test_the_image_encoder_comes_too(hub: Hub, tmp_path: Path) -> None:
