@@ -5,6 +5,7 @@ With --deep: what the board and its vendor's library really do, tried out.
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import asdict
 from datetime import datetime
@@ -37,6 +38,10 @@ def doctor(
             "--deep", metavar="ID", help="Try out what only a board can show of this model's runtime."
         ),
     ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", metavar="SECTION", help="Print a section of docs/troubleshooting.md."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, for scripts.")] = False,
     probe_timeout: Annotated[
         float,
@@ -53,6 +58,9 @@ def doctor(
 
     With --deep ID: probe a model's runtime on a board, for a report to send us and the keys to set.
     """
+    if explain is not None:
+        print(_section(explain), end="")
+        return
     settings = settings_for(
         {"models_file": models_file, "models_dir": models_dir, "runtime_dirs": runtime_dirs}
     )
@@ -72,6 +80,19 @@ def doctor(
         _say_settings(entry, document["settings"])
     if conducted.refused is not None:
         raise CommandError(f"{entry.id} cannot be probed. {conducted.refused}")
+
+
+def _section(name: str) -> str:
+    """Return a section of the page by its anchor, or by the whole link that a finding shows."""
+    from server.doctor.page import page_file, sections
+
+    known = sections(page_file().read_text(encoding="utf-8"))
+    wanted = name.rpartition("#")[2]
+    if wanted not in known:
+        near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise CommandError(f"docs/troubleshooting.md has no section {wanted}; {hint}", exit_code=2)
+    return known[wanted]
 
 
 def _examine(settings: Settings, as_json: bool) -> int:
@@ -95,6 +116,8 @@ def _examine(settings: Settings, as_json: bool) -> int:
         print(json.dumps(document, indent=2, ensure_ascii=False))
         return min(bad, 1)
     print_findings(findings)
+    if bad or advice:
+        say("rkserve doctor --explain SECTION prints what a row's last line names")
     if silent:
         say(f"nothing here to look at for: {', '.join(silent)}")
     say(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,6 +55,7 @@ def install(
     if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", sha256):
         raise CommandError("--sha256 takes 64 hexadecimal digits", exit_code=2)
     settings = settings_for({"runtime_dirs": runtime_dirs})
+    _warn_of_other_settings()
     try:
         directory = target_directory(settings.runtime_dirs)
         with progress("fetching") as report:
@@ -95,6 +97,18 @@ def list_libraries(
     for library in found:
         if library.problem is not None:
             say(f"{library.path}: {library.problem}")
+
+
+def _warn_of_other_settings() -> None:
+    """Say so where the service has settings that this user may not read: it may look in other directories."""
+    from server.doctor.gather.sysroot import Sysroot
+    from server.settings import SERVICE_ENV_FILE
+
+    if Sysroot(Path("/")).denied(str(SERVICE_ENV_FILE)):
+        say(
+            f"{SERVICE_ENV_FILE} may not be read by this user, so this is for your own server; run it with "
+            "sudo for the service"
+        )
 
 
 def _overview(settings: Settings) -> list[Found]:

@@ -24,6 +24,7 @@ from tests.doctor.machines import (
     CLOSED,
     CPU,
     DEBUG,
+    GROUP,
     HOT,
     MODULE,
     NO_DRIVER,
@@ -226,6 +227,15 @@ def test_a_board_with(name: str, tmp_path: Path) -> None:
     said = [one for one in found(facts)[check] if one.status != "ok"]
     assert why in said[0].why
     assert mend in str(said[0].mend)
+
+
+@needs_root
+def test_behind_sudo_it_is_asked_for_the_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = ROCK_5C.changed({"etc/group": GROUP.replace("105:rock,rkserve", "105:rkserve")})
+    monkeypatch.setenv("SUDO_USER", "rock")
+    devices = found(House(tmp_path, closed).facts())["NPU devices"]
+    assert [(row.status, row.why.split()[0]) for row in devices] == [("bad", "rock"), ("ok", "rkserve,")]
+    assert devices[0].mend == "sudo usermod -aG render rock, then log in again"
 
 
 def test_a_pc_without_anything_is_fine(tmp_path: Path) -> None:

@@ -79,6 +79,16 @@ def test_the_server_that_runs_is_recognised(tmp_path: Path) -> None:
         assert rows["port"]["why"] == f"rkserve is running at 127.0.0.1 port {port}"
 
 
+def test_a_section_is_read_without_a_network(tmp_path: Path) -> None:
+    for name in ("the-npu-driver-is-too-old", "docs/troubleshooting.md#the-npu-driver-is-too-old"):
+        done = rkserve("doctor", "--explain", name, home=tmp_path)
+        assert done.returncode == 0
+        assert done.stdout.startswith("### The NPU driver is too old\n")
+        assert "rsetup" in done.stdout and done.stdout.count("#") == 3
+    done = rkserve("doctor", "--explain", "too-old", home=tmp_path)
+    assert done.returncode == 2 and "the-npu-driver-is-too-old" in done.stderr
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
 def test_nothing_is_changed(tmp_path: Path) -> None:
     root = ROCK_5C.write(tmp_path / "root")

@@ -19,6 +19,10 @@ _RENDER = "/dev/dri"
 _OLD = "/dev/rknpu"
 
 
+_Users = dict[str, tuple[int, int]]  # uid and gid, by name
+_Groups = dict[str, tuple[int, frozenset[str]]]  # gid and members, by name
+
+
 @dataclass(frozen=True)
 class Account:
     """A user with the groups that count. own: it is who runs this process."""
@@ -35,14 +39,26 @@ def accounts(sysroot: Sysroot, service: Service, extra_groups: Sequence[str] = (
     extra_groups: those that the unit names beside the user's own.
     """
     users, groups = _users(sysroot), _groups(sysroot)
-    name = next((name for name, (uid, _) in users.items() if uid == os.geteuid()), str(os.geteuid()))
-    own = Account(Person(name), os.geteuid(), frozenset({os.getegid(), *os.getgroups()}), own=True)
+    own = _own(users, groups)
     if service.user is None or service.user not in users:
         return [own]
-    uid, gid = users[service.user]
-    member = {gid} | {number for number, members in groups.values() if service.user in members}
+    uid, _ = users[service.user]
+    member = _member(service.user, users, groups)
     member |= {groups[group][0] for group in extra_groups if group in groups}
     return [own, Account(Person(service.user, service=True), uid, frozenset(member))]
+
+
+def _own(users: _Users, groups: _Groups) -> Account:
+    """Return who runs this process; behind sudo the person who said it, since root may do everything."""
+    asking = os.environ.get("SUDO_USER", "")
+    if os.geteuid() == 0 and asking in users:
+        return Account(Person(asking), users[asking][0], frozenset(_member(asking, users, groups)))
+    name = next((name for name, (uid, _) in users.items() if uid == os.geteuid()), str(os.geteuid()))
+    return Account(Person(name), os.geteuid(), frozenset({os.getegid(), *os.getgroups()}), own=True)
+
+
+def _member(user: str, users: _Users, groups: _Groups) -> set[int]:
+    return {users[user][1]} | {number for number, members in groups.values() if user in members}
 
 
 def nodes(sysroot: Sysroot, people: Sequence[Account]) -> list[Node]:
@@ -101,7 +117,7 @@ def may_read_and_write(account: Account, uid: int, gid: int, mode: int) -> bool:
     return mode & 0o006 == 0o006
 
 
-def _users(sysroot: Sysroot) -> dict[str, tuple[int, int]]:
+def _users(sysroot: Sysroot) -> _Users:
     """Return uid and gid of the users in /etc/passwd, which is where a service's user is."""
     found = {}
     for line in (sysroot.text("/etc/passwd") or "").splitlines():
@@ -111,7 +127,7 @@ def _users(sysroot: Sysroot) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _groups(sysroot: Sysroot) -> dict[str, tuple[int, frozenset[str]]]:
+def _groups(sysroot: Sysroot) -> _Groups:
     found = {}
     for line in (sysroot.text("/etc/group") or "").splitlines():
         name, *fields = line.split(":")

@@ -17,14 +17,14 @@ def service(sysroot: Sysroot, env_file: Path) -> tuple[Service, tuple[str, ...]]
     unit = _unit(sysroot, UNIT)
     keys = {} if unit is None else _keys(sysroot, unit)
     users, groups = keys.get("User", []), keys.get("SupplementaryGroups", []) + keys.get("Group", [])
-    there = sysroot.exists(str(env_file))
+    denied = sysroot.denied(str(env_file))
     return (
         Service(
             unit=unit,
             user=(users[-1] if users else "root") if unit is not None else None,
             clocks_unit=_unit(sysroot, CLOCKS_UNIT) is not None,
-            env_file=str(env_file) if there else None,
-            env_denied=sysroot.denied(str(env_file)),
+            env_file=str(env_file) if denied or sysroot.exists(str(env_file)) else None,
+            env_denied=denied,
         ),
         tuple(group for line in groups for group in line.split()),
     )
