@@ -163,7 +163,7 @@ BOARDS: dict[str, tuple[Machine, dict[str, str], str, str]] = {
         {"frequencies": "advice"},
         "NPU 300 of 1000 MHz, governor rknpu_ondemand; memory 528 of 2112 MHz, governor dmc_ondemand",
         f"echo performance | sudo tee /{NPU}/governor /sys/class/devfreq/dmc/governor "
-        f"/{CPU}/policy0/scaling_governor",
+        f"/{CPU}/policy*/scaling_governor (until the next boot)",
     ),
     "clocks with a unit for them": (
         AS_BOUGHT.changed({"etc/systemd/system/rkserve-freq.service": "[Unit]"}),
