@@ -176,14 +176,12 @@ class Dispatcher:
             for entry, client in clients.items()
             if client.info is not None and not client.ending
         }
+        installed = self._registry.installed()
+        none = dict.fromkeys((entry.id for entry in installed), 0)
         return Figures(
-            waiting=Counter(run.job.model for run in self._turns if run.job.work),
-            running=Counter(run.job.model for run in self._conductor.active if run.job.work),
-            loaded={
-                entry.id: entry.id in runtimes
-                for entry in self._registry.installed()
-                if self._registry.host(entry) is entry
-            },
+            waiting=none | Counter(run.job.model for run in self._turns if run.job.work),
+            running=none | Counter(run.job.model for run in self._conductor.active if run.job.work),
+            loaded={e.id: e.id in runtimes for e in installed if self._registry.host(e) is e},
             runtimes=runtimes,
             workers={entry.id: client.pid for entry, client in clients.items()},
         )

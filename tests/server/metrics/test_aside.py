@@ -11,7 +11,8 @@ from server.metrics.aside import Aside
 
 
 async def test_a_call_that_hangs_gives_nothing_until_it_is_over() -> None:
-    over, begun = threading.Event(), []
+    over = threading.Event()
+    begun: list[int] = []
 
     def hangs() -> int:
         begun.append(len(begun))
