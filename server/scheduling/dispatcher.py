@@ -202,10 +202,13 @@ class Dispatcher:
             self._turns.push(run, bounded=bounded)
         except QueueFull as full:
             retry_after_s = self._retry_after_s()
-            whose = "you have" if full.of_client else "there are"
+            full_of = (
+                f"you have {full.limit} requests waiting or under way"
+                if full.of_client
+                else f"there are {full.limit} requests waiting"
+            )
             raise ServerBusy(
-                f"The queue is full: {whose} {full.limit} requests waiting. Try again in {retry_after_s} s.",
-                retry_after_s,
+                f"The queue is full: {full_of}. Try again in {retry_after_s} s.", retry_after_s
             ) from full
         self._schedule()
         return run
@@ -214,6 +217,7 @@ class Dispatcher:
         if self._turns.remove(run):
             self._schedule()
         else:
+            self._turns.leave(run)
             self._conductor.cancel(run)
 
     def _schedule(self) -> None:
