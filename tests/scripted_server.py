@@ -9,6 +9,7 @@ import sys
 
 from server import serving
 from server.app import create_app
+from server.metrics.metrics import Metrics
 from server.registry import load_registry
 from server.scheduling import Dispatcher
 from server.settings import load_settings
@@ -23,6 +24,6 @@ if __name__ == "__main__":
     settings = load_settings(env_file=None)
     registry = load_registry(settings)
     worker_command = [sys.executable, "-P", "-m", sys.argv[1]]
-    serving.run(
-        create_app(settings, registry, dispatcher=Dispatcher(settings, registry, worker_command)), settings
-    )
+    counted = Metrics()
+    dispatcher = Dispatcher(settings, registry, worker_command, observer=counted)
+    serving.run(create_app(settings, registry, dispatcher=dispatcher, counted=counted), settings)

@@ -58,6 +58,14 @@ class GenerationService:
                 raise not_installed(needed, for_adapter=None if needed is entry else entry.id)
         return entry
 
+    def known(self, name: str | None) -> str | None:
+        """Return the id of the entry that a name, or none, means, installed or not. None if it means none."""
+        name = name or self._default_model
+        try:
+            return self.chosen(None).id if name is None else self._registry.resolve(name).id
+        except InvalidRequest:  # ModelNotFound is one
+            return None
+
     def chosen(self, name: str | None) -> Entry:
         """Return the installed entry of a name; for none the default model, or the only one there is.
 

@@ -157,6 +157,5 @@ def test_it_is_logged_once_at_start(tmp_path: Path, caplog: pytest.LogCaptureFix
         create_app(settings, Registry({entry.id: entry}, tmp_path), dispatcher=ScriptedDispatcher())
     said = [message for message in caplog.messages if "has no effect yet" in message]
     assert said == [
-        "RKSERVE_METRICS_OPEN=True has no effect yet: there is no /metrics yet",
         "example: hybrid.core_mask (1) has no effect yet: the hybrid engine does not run on the NPU yet.",
     ]
