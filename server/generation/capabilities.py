@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from server.errors import UnsupportedParameter
 from server.generation.request import GenerationRequest
 from server.registry import Entry
+
+# Forms of tool calls (an entry's tools.format) that are read from answers: none so far. Only a model whose
+# calls can be read is shown tools; another's answer would be the text of a call.
+CALLS_READ: frozenset[str] = frozenset()
+
+
+def shown_tools(
+    request: GenerationRequest, entry: Entry, calls_read: Collection[str]
+) -> Sequence[Mapping[str, Any]]:
+    """Return the tools the prompt shows: all that are offered, or none if the model cannot use any."""
+    if entry.tools is None or "tools" not in entry.capabilities or entry.tools.format not in calls_read:
+        return ()
+    return request.tools
 
 
 def check_capabilities(request: GenerationRequest, entry: Entry) -> None:

@@ -46,7 +46,7 @@ class GenerationRequest:
     client: whom the queue counts it for: a key's name or an address. user: who among those behind it, "" for
     nobody in particular. logprobs: None for none, else how many alternatives. thinking: None
     for the entry's default. continue_final: the answer goes on where the last message ends.
-    tools_offered: tools the model may use but need not.
+    tools: those the model may use but need not, in the API's form.
     """
 
     model: str | None
@@ -60,7 +60,7 @@ class GenerationRequest:
     logprobs: int | None = None
     thinking: bool | None = None
     continue_final: bool = False
-    tools_offered: bool = False
+    tools: Sequence[Mapping[str, Any]] = ()
     constraints: Sequence[Constraint] = ()
 
     @property

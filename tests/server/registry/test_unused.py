@@ -127,7 +127,7 @@ def _rows(name: str) -> list[str]:
     [
         ({}, []),
         ({"overflow": "truncate_oldest"}, []),
-        ({"overflow": "drop_tools"}, ["overflow"]),
+        ({"overflow": "drop_tools"}, []),
         ({"side_model": "other"}, ["side_model"]),
         ({"hybrid": {"core_mask": "auto", "threads": 2}}, []),
         ({"hybrid": {"core_mask": "0_1"}}, ["hybrid.core_mask"]),
