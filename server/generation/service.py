@@ -14,6 +14,7 @@ from server.generation.generation import Answering, Generation
 from server.generation.overflow import Shown, without_oldest, without_tools
 from server.generation.params import choice_params
 from server.generation.request import GenerationRequest
+from server.generation.side_model import is_side_task
 from server.generation.structured import StructuredGeneration, asked_again, take_form
 from server.generation.thinking import begun_mark
 from server.images.loader import ImageLoader
@@ -84,21 +85,30 @@ class GenerationService:
 
     async def prepare(self, request: GenerationRequest) -> Answering:
         """Check a request, render its prompt and make its job. Raises ApiError subclasses."""
-        entry = self.chosen(request.model)
+        asked = self.chosen(request.model)
+        entry = self._taking(request, asked)
         request, form = await take_form(request, entry)
         generation = await self._prepare(entry, request)
+        generation.by_side_model = entry is not asked
         if form is None:
             return generation
 
         async def again(wrong: Mapping[int, tuple[str, str]]) -> Generation:
-            asked = {index: asked_again(request, *said, form) for index, said in wrong.items()}
-            return await self._again(entry, asked)
+            requests = {index: asked_again(request, *said, form) for index, said in wrong.items()}
+            return await self._again(entry, requests)
 
         return StructuredGeneration(generation, form, again)
 
-    async def _again(self, entry: Entry, asked: Mapping[int, GenerationRequest]) -> Generation:
+    def _taking(self, request: GenerationRequest, entry: Entry) -> Entry:
+        """Return the entry that answers: the side model where there is one and the request is for it."""
+        if entry.side_model is None or not is_side_task(request.task):
+            return entry
+        side = self._registry.entries[entry.side_model]
+        return side if side in self._registry.installed() else entry
+
+    async def _again(self, entry: Entry, requests: Mapping[int, GenerationRequest]) -> Generation:
         """Return the generation of some choices, by their index, each of a request of its own."""
-        made = [(index, await self._prepare(entry, request)) for index, request in asked.items()]
+        made = [(index, await self._prepare(entry, request)) for index, request in requests.items()]
         params = tuple(generation.job.params[index] for index, generation in made)
         return made[0][1].of(params)
 
@@ -200,8 +210,8 @@ class GenerationService:
         tokens = await self._dispatcher.count(entry, prompt)
         if tokens is not None and tokens >= context:
             raise ContextLengthExceeded(
-                f"the prompt has {tokens} tokens, and {entry.id} has a context of {context}, "
-                "which prompt and answer share; shorten the messages",
+                f"The prompt has {tokens} tokens, and the context of {entry.id} is {context} tokens, prompt "
+                "and answer together. Shorten the conversation, or begin a new one.",
                 "messages",
             )
 

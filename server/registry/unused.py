@@ -30,7 +30,6 @@ class NotUsed:
 
 
 NOT_USED = (
-    NotUsed("side_model", "titles and tags are written by the model that is asked for them"),
     NotUsed("hybrid.core_mask", "the hybrid engine does not run on the NPU yet"),
     NotUsed(
         "tokenizer.repo",

@@ -27,8 +27,11 @@ _LARGEST_TOKEN_ID = 2**31 - 1
 _SMALLEST_TOP_P = 1e-6
 
 
-def translate(chat: ChatRequest, client: str) -> GenerationRequest:
-    """Return what a request asks for. Raises InvalidRequest and UnsupportedParameter."""
+def translate(chat: ChatRequest, client: str, task: str = "") -> GenerationRequest:
+    """Return what a request asks for; task: what its header says of that.
+
+    Raises InvalidRequest and UnsupportedParameter.
+    """
     if chat.modalities and chat.modalities != ["text"]:
         raise UnsupportedParameter("modalities: the models here answer in text only", "modalities")
     messages = normalised(chat.messages)
@@ -42,6 +45,7 @@ def translate(chat: ChatRequest, client: str) -> GenerationRequest:
         messages=messages,
         client=client,
         user=chat.user or "",
+        task=task,
         n=chat.n or 1,
         sampling=_sampling(chat),
         max_tokens=chat.max_completion_tokens or chat.max_tokens,

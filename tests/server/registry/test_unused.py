@@ -128,7 +128,7 @@ def _rows(name: str) -> list[str]:
         ({}, []),
         ({"overflow": "truncate_oldest"}, []),
         ({"overflow": "drop_tools"}, []),
-        ({"side_model": "other"}, ["side_model"]),
+        ({"side_model": "other"}, []),
         ({"hybrid": {"core_mask": "auto", "threads": 2}}, []),
         ({"hybrid": {"core_mask": "0_1"}}, ["hybrid.core_mask"]),
         ({"tokenizer": "tokenizer.json"}, []),
