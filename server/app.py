@@ -34,7 +34,10 @@ from server.workers.runtimes import Runtimes
 
 _log = logging.getLogger(__name__)
 
-EXPOSED_HEADERS = ("x-request-id", "x-rkserve-dropped", "x-should-retry", "retry-after")
+EXPOSED_HEADERS = (
+    *("x-request-id", "x-rkserve-dropped", "x-rkserve-side-model"),
+    *("x-should-retry", "retry-after"),
+)
 
 
 def create_app(

@@ -12,6 +12,7 @@ from server.api.state import AppState, state_of
 from server.errors import without_folders
 from server.registry import Entry, without_effect
 from server.registry.blocks import HubSource
+from server.registry.installing import not_installed
 
 router = APIRouter()
 
@@ -47,6 +48,10 @@ def _model(state: AppState, entry: Entry) -> dict[str, Any]:
     if (problem := state.templates.problem(entry)) is not None:
         warnings.append(problem)
     warnings += [message for _, message in without_effect(entry, state.settings.models_dir)]
+    if entry.side_model is not None:
+        side = state.registry.entries[entry.side_model]
+        if side not in state.registry.installed():
+            warnings.append(f"side_model: {not_installed(side).message}")
     return {
         "id": entry.id,
         "object": "model",

@@ -127,8 +127,8 @@ def _rows(name: str) -> list[str]:
     [
         ({}, []),
         ({"overflow": "truncate_oldest"}, []),
-        ({"overflow": "drop_tools"}, ["overflow"]),
-        ({"side_model": "other"}, ["side_model"]),
+        ({"overflow": "drop_tools"}, []),
+        ({"side_model": "other"}, []),
         ({"hybrid": {"core_mask": "auto", "threads": 2}}, []),
         ({"hybrid": {"core_mask": "0_1"}}, ["hybrid.core_mask"]),
         ({"tokenizer": "tokenizer.json"}, []),
