@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -24,13 +23,12 @@ from server.http.errors import install_error_handlers
 from server.http.head import HeadAsGet
 from server.http.keys import Gate, load_keys
 from server.images.loader import ImageLoader
-from server.registry import Registry, without_effect
+from server.registry import Registry
 from server.scheduling import Dispatcher
 from server.settings import Settings
+from server.startup_log import log_problems
 from server.templates import Templates
 from server.workers.runtimes import Runtimes
-
-_log = logging.getLogger(__name__)
 
 EXPOSED_HEADERS = ("x-request-id", "x-rkserve-dropped", "x-should-retry", "retry-after")
 
@@ -45,7 +43,7 @@ def create_app(settings: Settings, registry: Registry, *, dispatcher: Dispatcher
     runtimes = Runtimes(settings)
     dispatcher = dispatcher or Dispatcher(settings, registry, runtimes=runtimes)
     templates = Templates(settings.models_dir)
-    _log_problems(settings, registry, templates)
+    log_problems(settings, registry, templates)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -93,13 +91,3 @@ def create_app(settings: Settings, registry: Registry, *, dispatcher: Dispatcher
         app.include_router(router)
     install_openapi(app, ChatRequest, EmbeddingsRequest)
     return app
-
-
-def _log_problems(settings: Settings, registry: Registry, templates: Templates) -> None:
-    for line in (*settings.without_effect(), *registry.missing()):
-        _log.warning("%s", line)
-    for entry in registry.installed():
-        if (problem := templates.problem(entry)) is not None:
-            _log.error("%s", registry.located(entry, "template", f"{entry.id} is not served. {problem}"))
-        for key, message in without_effect(entry, settings.models_dir):
-            _log.warning("%s", registry.located(entry, key, f"{entry.id}: {message}"))
