@@ -10,7 +10,7 @@ from typing import Annotated, cast
 
 import typer
 
-from server.cli import chat, convert, doctor, key, models, pull, serve, where
+from server.cli import chat, convert, doctor, key, models, pull, serve, service, where
 from server.cli.console import CommandError, say
 from server.cli.ending import INTERRUPTED, Signals, output_ended
 from server.streams import open_standard_streams, settle_standard_streams
@@ -37,6 +37,7 @@ app.command("where", epilog=where.EXAMPLES)(where.where)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.add_typer(convert.app, name="convert")
 app.add_typer(key.app, name="key")
+app.add_typer(service.app, name="service")
 
 
 def _version(wanted: bool) -> None:
