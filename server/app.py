@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -26,13 +25,12 @@ from server.http.keys import OPEN_PATHS, Gate, load_keys
 from server.images.loader import ImageLoader
 from server.metrics.exposition import Exposition
 from server.metrics.metrics import Metrics
-from server.registry import Registry, without_effect
+from server.registry import Registry
 from server.scheduling import Dispatcher
 from server.settings import Settings
+from server.startup_log import log_problems
 from server.templates import Templates
 from server.workers.runtimes import Runtimes
-
-_log = logging.getLogger(__name__)
 
 EXPOSED_HEADERS = (
     *("x-request-id", "x-rkserve-dropped", "x-rkserve-side-model"),
@@ -59,7 +57,7 @@ def create_app(
     counted = counted or Metrics(entry.id for entry in registry.installed())
     dispatcher = dispatcher or Dispatcher(settings, registry, runtimes=runtimes, observer=counted)
     templates = Templates(settings.models_dir)
-    _log_problems(settings, registry, templates)
+    log_problems(settings, registry, templates)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -111,13 +109,3 @@ def create_app(
         app.include_router(router)
     install_openapi(app, ChatRequest, EmbeddingsRequest)
     return app
-
-
-def _log_problems(settings: Settings, registry: Registry, templates: Templates) -> None:
-    for line in (*settings.without_effect(), *registry.missing()):
-        _log.warning("%s", line)
-    for entry in registry.installed():
-        if (problem := templates.problem(entry)) is not None:
-            _log.error("%s", registry.located(entry, "template", f"{entry.id} is not served. {problem}"))
-        for key, message in without_effect(entry, settings.models_dir):
-            _log.warning("%s", registry.located(entry, key, f"{entry.id}: {message}"))

@@ -11,7 +11,7 @@ import logging
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -79,6 +79,7 @@ class Dispatcher:
             on_gone=self._slot_gone,
             on_loading=self._loading,
             available=available or partial(available_mb, settings.sysroot),
+            current=lambda name: registry.entries.get(name),
         )
         self._npu = NpuTurn(
             npu_lock or NpuLock(default_lock_path(settings.sysroot)), on_granted=self._schedule
@@ -114,6 +115,24 @@ class Dispatcher:
             if not await self._settled(REAP_S):
                 logger.error("workers do not end although they were killed: a driver hangs")
         self._npu.close()
+
+    def check_preload(self, registry: Registry) -> None:
+        """Raise SettingsError if a model to preload is not in this registry."""
+        entries_to_preload(self._settings, registry)
+
+    def renewed(self, changed: Collection[str]) -> None:
+        """Take note that the registry has other entries now: `changed`, by id.
+
+        Answers under way go on; idle workers of changed entries end, and preloaded ones are loaded again.
+        """
+        self._preloader.entries = tuple(entries_to_preload(self._settings, self._registry))
+        self._pool.pin(entry.id for entry in self._preloader.entries)
+        for name in changed:
+            self._problems.pop(name, None)
+        self._schedule()
+        for entry in self._preloader.entries:
+            if self._pool.get(entry) is None and not self._preloader.to_come(entry) and entry.id in changed:
+                self._preloader.again(entry)
 
     def submit(self, job: Job) -> Run:
         """Let a job wait for its turn.
@@ -227,6 +246,7 @@ class Dispatcher:
             return
         while (run := self._turns.next()) is not None:
             self._conductor.begin(run)
+        self._pool.unload_outdated()
         self._turns.tell()
 
     # what happens to workers
@@ -243,8 +263,10 @@ class Dispatcher:
                 self._observer.lost(slot.entry.id, client.failure.code)
             self._problems[slot.entry.id] = client.failure.reason
         # A pinned model comes back, unless it dies before it has made a single answer: that would be a loop.
-        if not self._stopping and slot.pinned and client is not None and client.runs_finished:
-            self._preloader.again(slot.entry)
+        entry = self._registry.entries.get(slot.entry.id)
+        comes_back = client is not None and (client.runs_finished or entry is not slot.entry)
+        if not self._stopping and slot.pinned and comes_back and entry is not None:
+            self._preloader.again(entry)
         self._schedule()
 
     async def _settled(self, timeout_s: float) -> bool:

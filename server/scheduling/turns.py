@@ -13,7 +13,7 @@ from server.scheduling.fair_queue import FairQueue, Fit
 from server.scheduling.npu_turn import NpuTurn
 from server.scheduling.run import Run
 from server.workers.npu import uses_npu
-from server.workers.pool import Pool, Room
+from server.workers.pool import Pool, Room, Slot
 
 
 class Turns:
@@ -86,7 +86,7 @@ class Turns:
     def _fit(self, run: Run) -> Fit:
         entry = run.job.entry
         slot = self._pool.get(entry)
-        if slot is not None and not slot.idle:
+        if slot is not None and (not slot.idle or self._must_go(slot, entry)):
             return Fit.BLOCKED
         room = None if slot is not None else self._pool.room(entry)
         if room is Room.WAIT:
@@ -95,6 +95,13 @@ class Turns:
             return Fit.BLOCKED
         # A model that has come not to fit at all is let through too, to be refused with the reason.
         return Fit.READY if room is None else Fit.SWAP
+
+    def _must_go(self, slot: Slot, entry: Entry) -> bool:
+        """Whether a job waits for a new worker: models.yaml was changed since this one was loaded.
+
+        Jobs made for the worker as it is, before the change, still go to it first.
+        """
+        return slot.entry is not entry and self._pool.outdated(slot)
 
     def _npu_free(self) -> bool:
         if self._npu_user is not None:
