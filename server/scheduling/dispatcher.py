@@ -30,6 +30,7 @@ from server.scheduling.run import Job, Run
 from server.scheduling.status import Figures, ModelStatus
 from server.scheduling.turns import Turns
 from server.settings import Settings
+from server.store.soundness import check_known
 from server.workers.memory import available_mb
 from server.workers.npu import npu_present
 from server.workers.pool import Pool, Room, Slot
@@ -137,7 +138,7 @@ class Dispatcher:
     def submit(self, job: Job) -> Run:
         """Let a job wait for its turn.
 
-        Raises ServerBusy, ModelNotInstalled, RuntimeVersionMismatch, InsufficientMemory.
+        Raises ServerBusy, ModelNotInstalled, ModelCorrupt, RuntimeVersionMismatch, InsufficientMemory.
         """
         return self._submit(job, bounded=True)
 
@@ -213,6 +214,8 @@ class Dispatcher:
         if self._pool.get(entry) is None:
             if not entry.installed(self._settings.models_dir):
                 raise not_installed(entry)
+            for needed in dict.fromkeys((entry, job.asked or entry)):
+                check_known(needed, self._settings.models_dir)
             self._pool.check_runtime(entry)
             if self._pool.room(entry) is Room.NEVER:
                 raise self._pool.refusal(entry)
