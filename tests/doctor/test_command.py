@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -89,6 +90,27 @@ def test_a_section_is_read_without_a_network(tmp_path: Path) -> None:
         assert "rsetup" in done.stdout and done.stdout.count("#") == 3
     done = rkserve("doctor", "--explain", "too-old", home=tmp_path)
     assert done.returncode == 2 and "the-npu-driver-is-too-old" in done.stderr
+
+
+def test_what_verify_has_found_stands_in_the_table(tmp_path: Path) -> None:
+    house = House(tmp_path, PC, good={"sha256": hashlib.sha256(b"x" * 1000).hexdigest()})
+    variables = {
+        "RKSERVE_SYSROOT": str(house.sysroot), "RKSERVE_MODELS_DIR": str(house.models),
+        "RKSERVE_MODELS_FILE": str(tmp_path / "models.yaml"), "RKSERVE_PORT": str(free_port()),
+    }  # fmt: skip
+
+    def row() -> dict[str, str]:
+        done = rkserve("doctor", "--json", home=tmp_path, **variables)
+        return {row["check"]: row for row in json.loads(done.stdout)["findings"]}["model files"]
+
+    assert row()["mend"].startswith("rkserve verify good")
+    assert rkserve("verify", "good", home=tmp_path, **variables).returncode == 0
+    assert row()["status"] == "ok"
+    (house.models / "good" / "m.rkllm").write_bytes(b"x" * 999 + b"y")
+    assert row()["mend"].startswith("rkserve verify good")
+    assert rkserve("verify", "good", home=tmp_path, **variables).returncode == 1
+    damaged = row()
+    assert damaged["status"] == "bad" and "m.rkllm is damaged" in damaged["why"]
 
 
 @needs_root

@@ -11,7 +11,10 @@ from server.doctor.see import See
 
 def check(facts: Facts) -> Iterator[Finding]:
     """Sort the models by what their records say."""
-    whole, unread, untold, small = [], [], [], []
+    whole: list[str] = []
+    unread: list[str] = []
+    untold: list[str] = []
+    small: list[str] = []
     for model in facts.models:
         if model.hash.damaged is not None:
             yield bad(

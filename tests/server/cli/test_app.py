@@ -14,7 +14,19 @@ import pytest
 from tests.server.cli.command import COMMAND, ROOT, environment, rkserve
 from tests.server.cli.openai_server import Script, openai_server
 
-COMMANDS = ("serve", "models", "pull", "chat", "where", "doctor", "convert", "key", "runtime")
+COMMANDS = (
+    "serve",
+    "models",
+    "pull",
+    "verify",
+    "chat",
+    "where",
+    "doctor",
+    "convert",
+    "key",
+    "runtime",
+    "service",
+)
 HEAVY = ("pydantic", "fastapi", "uvicorn", "yaml", "httpx2", "msgspec", "convert", "numpy", "huggingface_hub")
 
 
