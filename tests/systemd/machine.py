@@ -1,7 +1,7 @@
 """A Debian machine that really boots systemd: a directory made by debootstrap, started by systemd-nspawn.
 
-The directory is made once and kept, with a wheelhouse of what the lock file names; each machine is a copy, with
-a network of its own that has nothing but a loopback. Commands enter its name spaces from here. Needs root.
+The directory is made once and kept, with a wheelhouse of what the lock file names; each machine is a copy,
+with a loopback for a network and nothing else. Commands enter its name spaces from here. Needs root.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SUITE = "bookworm"
 PYTHON = "3.11"  # of that suite
 PACKAGES = (
-    "systemd", "systemd-sysv", "udev", "dbus", "python3", "python3-venv", "ca-certificates", "curl", "libgomp1",
-    "procps",
+    "systemd", "systemd-sysv", "udev", "dbus", "python3", "python3-venv", "ca-certificates", "curl",
+    "libgomp1", "procps",
 )  # fmt: skip
 REQUIREMENTS = ROOT / "requirements" / "server.txt"
 GLIBCS = (17, 24, 26, 27, 28, 31, 34, 35, 36)  # manylinux_2_N that run there
@@ -90,8 +90,9 @@ def _fetch_wheels(directory: Path) -> None:
     python = getattr(sys, "_base_executable", sys.executable)  # the environment itself has no pip
     _run(
         [
-            python, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes",
-            f"--python-version={PYTHON}", "--implementation=cp", "--abi=cp311", "--abi=abi3", "--abi=none",
+            python, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
+            "--require-hashes", f"--python-version={PYTHON}", "--implementation=cp",
+            "--abi=cp311", "--abi=abi3", "--abi=none",
             *platforms, "--platform=manylinux2014_x86_64", "-r", str(REQUIREMENTS), "-d", str(directory),
         ]
     )  # fmt: skip

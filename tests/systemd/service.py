@@ -92,10 +92,9 @@ class Service:
     def ask(self, text: str = "Hi", model: str = "m") -> str:
         """Return the command of a streamed chat."""
         body = {"model": model, "stream": True, "messages": [{"role": "user", "content": text}]}
-        return (
-            f"curl --silent --show-error --no-buffer --max-time 60 {URL}/v1/chat/completions "
-            f"-H 'authorization: Bearer {self.key}' -H 'content-type: application/json' -d '{json.dumps(body)}'"
-        )
+        headers = f"-H 'authorization: Bearer {self.key}' -H 'content-type: application/json'"
+        curl = "curl --silent --show-error --no-buffer --max-time 60"
+        return f"{curl} {headers} {URL}/v1/chat/completions -d '{json.dumps(body)}'"
 
     def says(self, text: str = "Hi", model: str = "m") -> str:
         """Return the text of an answer. AssertionError for anything but a whole one."""
