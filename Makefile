@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BOARD = /opt/rkserve/$(VERSION)
 
-.PHONY: help setup serve test test-smoke test-slow check check-static oracle format lock bench clean wheels install
+.PHONY: help setup serve test test-smoke test-slow check check-static oracle format lock bench soak clean wheels install
 
 help:
 	@echo "make serve      set up what is needed and serve a model on http://127.0.0.1:8000"
@@ -20,6 +20,7 @@ help:
 	@echo "make test-slow  all tests: reference values made again, other Pythons, an emulated aarch64"
 	@echo "make check      formatting, lint, types and the quick tests"
 	@echo "make bench      measure speed and memory (long; stop other work first)"
+	@echo "make soak       200 clients for 10 minutes, while workers are killed and the log's disk is full"
 	@echo "make oracle     make the reference values of the tests again (needs torch, of its own)"
 	@echo "make lock       renew the locked dependencies"
 	@echo "make wheels     build what a board installs into dist"
@@ -60,6 +61,9 @@ format: setup
 
 bench: setup
 	$(BIN)/python -m bench $(ARGS)
+
+soak: setup
+	$(BIN)/python -m bench.soak $(ARGS)
 
 LOCK := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 lock: setup

@@ -18,5 +18,5 @@ def log_problems(settings: Settings, registry: Registry, templates: Templates) -
     for entry in registry.installed():
         if (problem := templates.problem(entry)) is not None:
             _log.error("%s", registry.located(entry, "template", f"{entry.id} is not served. {problem}"))
-        for key, message in without_effect(entry, settings.models_dir):
+        for key, message in without_effect(entry):
             _log.warning("%s", registry.located(entry, key, f"{entry.id}: {message}"))

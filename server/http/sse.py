@@ -17,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from server.errors import ApiError, InternalError
 from server.http.clients import ClientGone
+from server.http.record import Record, record_of
 
 DONE = b"data: [DONE]\n\n"
 _SEPARATOR = "\n"
@@ -48,8 +49,10 @@ class EventStream(EventSourceResponse):
         )
         del self.headers["connection"]  # the library's keep-alive; whether it will be, uvicorn knows
         self._start = HeldStart()
+        self._record = Record()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._record = record_of(scope)
         try:
             await super().__call__(scope, receive, self._start.holding(send))
         except ExceptionGroup as group:
@@ -77,7 +80,9 @@ class EventStream(EventSourceResponse):
         except Exception as error:
             if not self._start.sent:
                 raise
-            yield _failure(error)
+            failure = _failure(error)
+            self._record.code = failure.code
+            yield b"data: " + msgspec.json.encode(failure.body()) + b"\n\n"
 
 
 class HeldStart:
@@ -112,10 +117,10 @@ class HeldStart:
         return held
 
 
-def _failure(error: Exception) -> bytes:
+def _failure(error: Exception) -> ApiError:
     if not isinstance(error, ApiError):
         _log.error("a fault of the server's own in mid-stream", exc_info=error)
-        error = InternalError("a fault in rkserve ended the answer; the server's log tells more")
-    elif error.status >= 500:
+        return InternalError("a fault in rkserve ended the answer; the server's log tells more")
+    if error.status >= 500:
         _log.warning("%s: %s", error.code, error.message)
-    return b"data: " + msgspec.json.encode(error.body()) + b"\n\n"
+    return error

@@ -26,6 +26,7 @@ class Turns:
         self._npu_present = npu_present
         self._npu_user: Run | None = None
         self._npu_wanted = False
+        self._running: dict[Run, str] = {}  # whose turn it is and who still waits for it, with their clients
 
     def __iter__(self) -> Iterator[Run]:
         return iter(self._queue)
@@ -37,7 +38,10 @@ class Turns:
     def push(self, run: Run, *, bounded: bool) -> None:
         """Let a job wait. Raises QueueFull, unless it is not `bounded`."""
         job = run.job
-        self._queue.push(run, job.client, self._lane(job.entry), user=job.user, bounded=bounded)
+        running = sum(client == job.client for client in self._running.values())
+        self._queue.push(
+            run, job.client, self._lane(job.entry), user=job.user, running=running, bounded=bounded
+        )
 
     def remove(self, run: Run) -> bool:
         """Take a job out. Returns whether it was waiting."""
@@ -50,14 +54,23 @@ class Turns:
             if (run := self._queue.pop(self._fit, self._hinders)) is not None:
                 if self._uses_npu(run.job.entry):
                     self._npu_user = run
+                self._running[run] = run.job.client
                 return run
             if not (self._npu_wanted and self._npu.request()):
                 return None
 
     def done(self, run: Run) -> None:
         """Note that a job has ended, and with it what it used."""
+        self.leave(run)
         if self._npu_user is run:
             self._npu_user = None
+
+    def leave(self, run: Run) -> None:
+        """Note that nobody waits for a job any more, though it may take until its next token to end.
+
+        Its client may ask again at once: one that stops an answer to have another is not to be refused.
+        """
+        self._running.pop(run, None)
 
     def tell(self) -> None:
         """Tell those who wait how they stand, and give the NPU back if nobody uses it."""

@@ -14,20 +14,13 @@ from server.registry.record import RECORD_FILE
 from server.scheduling.npu_lock import NpuLock, default_lock_path
 from tests.doctor.command import TIMEOUT_S, doctor, environment
 from tests.doctor.test_probes import ALL, a_board
-from tests.server.cli.command import COMMAND, rkserve
+from tests.server.cli.command import COMMAND
 
 
 def left_running() -> list[str]:
     """Return the probe processes there are."""
     commands = (" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
     return [command for command in commands if "backends.rkllm.probes" in command]
-
-
-def test_without_deep_it_says_what_there_is(tmp_path: Path) -> None:
-    done = rkserve("doctor", home=tmp_path)
-    assert done.returncode == 2
-    assert "--deep ID" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_report_a_record_and_a_table(tmp_path: Path) -> None:
