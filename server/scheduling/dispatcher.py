@@ -210,7 +210,7 @@ class Dispatcher:
     def _slot_gone(self, slot: Slot) -> None:
         client = slot.client
         if client is not None and isinstance(client.failure, BackendFailure):
-            self._problems[slot.entry.id] = client.failure.reason
+            self._problems[client.lost_to_adapter or slot.entry.id] = client.failure.reason
         # A pinned model comes back, unless it dies before it has made a single answer: that would be a loop.
         if not self._stopping and slot.pinned and client is not None and client.runs_finished:
             self._preloader.again(slot.entry)
