@@ -9,6 +9,7 @@ from typing import Any
 from server.errors import UnsupportedParameter
 from server.generation.request import GenerationRequest
 from server.registry import Entry
+from server.registry.installing import told
 
 
 def check_capabilities(request: GenerationRequest, entry: Entry) -> None:
@@ -51,10 +52,9 @@ def check_images(images: Sequence[Mapping[str, Any]], entry: Entry, models_dir: 
         return
     field = images[0]["field"]
     if entry.vision is not None:
-        encoder = entry.directory(models_dir) / entry.vision.file
         raise UnsupportedParameter(
-            f"{field} is an image, and the image encoder of {entry.id} is not there: put it at {encoder}, or "
-            "send text only",
+            f"{field} is an image, and the image encoder of {entry.id} is not there: put it at "
+            f"{told(entry, entry.vision.file)}, or send text only",
             field,
         )
     raise UnsupportedParameter(

@@ -18,7 +18,7 @@ def how_to_install(entry: Entry, models_dir: Path | None = None) -> str:
     """Say how to get the model, as a sentence. Without models_dir no path of this machine is told."""
     if pullable(entry):
         return f"Install it with: rkserve pull {entry.id}"
-    path = _told(entry) if models_dir is None else str(entry.path(models_dir))
+    path = _own_file_told(entry) if models_dir is None else str(entry.path(models_dir))
     match entry.source:
         case HubSource(repo=repo, revision=revision):
             origin = f"https://huggingface.co/{repo} (revision {revision})"
@@ -47,9 +47,13 @@ def not_installed(entry: Entry, for_adapter: str | None = None) -> ModelNotInsta
     )
 
 
-def _told(entry: Entry) -> str:
-    if entry.adapter is not None:
-        name = Path(entry.adapter.file)
-    else:
-        name = Path((entry.folder if entry.backend == "hybrid" else entry.file) or "")
+def told(entry: Entry, file: str) -> str:
+    """Return where a file of the model belongs, as clients may know it: no path of this machine."""
+    name = Path(file)
     return name.name if name.is_absolute() else f"RKSERVE_MODELS_DIR/{Path(entry.id) / name}"
+
+
+def _own_file_told(entry: Entry) -> str:
+    if entry.adapter is not None:
+        return told(entry, entry.adapter.file)
+    return told(entry, (entry.folder if entry.backend == "hybrid" else entry.file) or "")
