@@ -69,7 +69,8 @@ async def test_a_comment_that_is_due_as_the_answer_fails_takes_no_status_from_it
         yield b""
 
     async def receive() -> Message:
-        return await asyncio.get_running_loop().create_future()
+        never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        return await never
 
     async def send(message: Message) -> None:
         sent.append(message)
