@@ -12,6 +12,7 @@ from server.api.state import AppState, state_of
 from server.errors import without_folders
 from server.registry import Entry, without_effect
 from server.registry.blocks import HubSource
+from server.registry.installing import not_installed
 from server.store.soundness import known_damage, soundness
 
 router = APIRouter()
@@ -48,6 +49,10 @@ def _model(state: AppState, entry: Entry) -> dict[str, Any]:
     if (problem := state.templates.problem(entry)) is not None:
         warnings.append(problem)
     warnings += [message for _, message in without_effect(entry)]
+    if entry.side_model is not None:
+        side = state.registry.entries[entry.side_model]
+        if side not in state.registry.installed():
+            warnings.append(f"side_model: {not_installed(side).message}")
     if (damage := known_damage(entry, state.settings.models_dir)) is not None:
         warnings.append(f"{damage}.")
     return {

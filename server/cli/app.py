@@ -10,7 +10,22 @@ from typing import Annotated, cast
 
 import typer
 
-from server.cli import add, chat, convert, doctor, key, models, pull, repair, rm, serve, verify, where
+from server.cli import (
+    add,
+    chat,
+    convert,
+    doctor,
+    key,
+    models,
+    pull,
+    repair,
+    rm,
+    runtime,
+    serve,
+    service,
+    verify,
+    where,
+)
 from server.cli.console import CommandError, say
 from server.cli.ending import INTERRUPTED, Signals, output_ended
 from server.streams import open_standard_streams, settle_standard_streams
@@ -41,6 +56,8 @@ app.command("where", epilog=where.EXAMPLES)(where.where)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.add_typer(convert.app, name="convert")
 app.add_typer(key.app, name="key")
+app.add_typer(runtime.app, name="runtime")
+app.add_typer(service.app, name="service")
 
 
 def _version(wanted: bool) -> None:

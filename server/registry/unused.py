@@ -28,8 +28,6 @@ class NotUsed:
 
 
 NOT_USED = (
-    NotUsed("overflow", "a prompt that is too long is refused, as with overflow: error", "drop_tools"),
-    NotUsed("side_model", "titles and tags are written by the model that is asked for them"),
     NotUsed("hybrid.core_mask", "the hybrid engine does not run on the NPU yet"),
     NotUsed("tools.format", "tool calls are not built yet, and each response with tools says so", quiet=True),
     NotUsed("measured.memory_gb", "shown nowhere", quiet=True),

@@ -115,6 +115,7 @@ async def test_the_openapi_document_is_whole_and_tells_the_bodies(served: Served
         "/",
         "/health",
         "/ready",
+        "/metrics",
         "/v1/models",
         "/v1/models/{name}",
         "/v1/models/{model}/manifest",
