@@ -87,7 +87,7 @@ def add(
     _put_beside(base, settings.models_dir / draft.id if draft.source is None else None)
     if draft.source is not None:
         say(f"next: rkserve pull {draft.id}")
-    say("a running server reads models.yaml when it starts")
+    say("a running server takes the entry up when it is started again, or on systemctl reload rkserve")
 
 
 def _from_file(draft: Draft, path: Path) -> None:
