@@ -109,6 +109,12 @@ def test_importing_the_engine_changes_no_environment() -> None:
     assert _printed(code) == "True\n"
 
 
+def test_the_server_imports_nothing_of_the_hub() -> None:
+    """It costs memory that models need, and the server asks the hub for nothing."""
+    code = "import server.serving, sys; print([name for name in sys.modules if 'huggingface' in name])"
+    assert _printed(code) == "[]\n"
+
+
 def test_benches_keep_onnxruntime_from_reporting() -> None:
     assert _printed("import bench, os; print(os.environ['ORT_DISABLE_TELEMETRY'])") == "1\n"
 

@@ -42,7 +42,10 @@ def pull(
     registry = registry_for(settings)
     entry = entry_for(registry, model)
     from server.store.pull import whole_already
+    from server.store.soundness import known_damage
 
+    if entry.installed(settings.models_dir) and (damage := known_damage(entry, settings.models_dir)):
+        raise CommandError(f"{entry.id} is installed, but {damage}")
     if whole_already(entry, settings.models_dir):
         say(f"{entry.id} is installed already, in {entry.path(settings.models_dir)}")
         return

@@ -73,6 +73,8 @@ def _repair(entry: Entry, settings: Settings, source: str, trust: bool) -> list[
     from server.store.copies import KeyRefused
 
     key = os.environ.get(API_KEY_VARIABLE)
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise CommandError(f"{API_KEY_VARIABLE} holds a character that no key has; copy it again")
     try:
         return _with_key(entry, settings, source, trust, key)
     except CommandError as error:

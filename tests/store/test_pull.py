@@ -397,6 +397,9 @@ def test_a_file_that_was_put_there_by_hand_is_compared_not_fetched(hub: Hub, tmp
         row for row in json.loads(rkserve("models", "--json", home=tmp_path).stdout) if row["id"] == "little"
     ]
     assert row["verified"] is False
+    done = pull(tmp_path, hub)
+    assert done.returncode == 1
+    assert f"little is installed, but {path} is damaged" in done.stderr
 
 
 def test_a_file_at_an_address_is_fetched_and_its_hash_taken_down(hub: Hub, tmp_path: Path) -> None:
