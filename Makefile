@@ -9,7 +9,10 @@ UV := .uv/bin/uv
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup serve test test-smoke test-slow check check-static oracle format lock bench soak clean
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+BOARD = /opt/rkserve/$(VERSION)
+
+.PHONY: help setup serve test test-smoke test-slow check check-static oracle format lock bench soak clean wheels install
 
 help:
 	@echo "make serve      set up what is needed and serve a model on http://127.0.0.1:8000"
@@ -20,6 +23,8 @@ help:
 	@echo "make soak       200 clients for 10 minutes, while workers are killed and the log's disk is full"
 	@echo "make oracle     make the reference values of the tests again (needs torch, of its own)"
 	@echo "make lock       renew the locked dependencies"
+	@echo "make wheels     build what a board installs into dist"
+	@echo "make install    on a board, as root: install the service (docs/service.md)"
 	@echo "make setup      set up what is needed, or mend it, and nothing more (PYTHON=python3.12: for that one)"
 	@echo "make clean      remove what the others made here; models and keys stay, see docs/files.md"
 
@@ -65,6 +70,17 @@ lock: setup
 	$(LOCK) --upgrade pyproject.toml --extra rknn -o requirements/server.txt
 	$(LOCK) --upgrade pyproject.toml --extra rknn --extra convert --extra dev -c requirements/server.txt -o requirements/all.txt
 	echo uv | $(LOCK) --upgrade - -o requirements/uv.txt
+
+wheels: setup
+	$(BIN)/python -m hatchling build -t wheel -d dist
+	cp requirements/server.txt dist/requirements.txt
+
+# An environment of its own, without anything of the tests; what docs/service.md does with the wheel.
+install:
+	$(PYTHON) -m venv $(BOARD)
+	$(BOARD)/bin/pip install --quiet --require-hashes -r requirements/server.txt
+	$(BOARD)/bin/pip install --quiet --no-deps --force-reinstall .
+	$(BOARD)/bin/rkserve service install $(ARGS)
 
 clean:
 	rm -rf .venv .venv-* .uv .data build dist *.egg-info tests/sdk/node/node_modules
