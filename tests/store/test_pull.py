@@ -226,6 +226,14 @@ def test_a_hub_that_lists_another_hash_than_it_sends(hub: Hub, tmp_path: Path) -
     assert "Little_w8a8.rkllm" not in files(tmp_path)
 
 
+def test_a_newer_file_than_the_entry_was_written_for_is_not_fetched(hub: Hub, tmp_path: Path) -> None:
+    entry(tmp_path, tokenizer=None, sha256="2" * 64)
+    done = pull(tmp_path, hub)
+    assert done.returncode == 1
+    assert f"has the sha256 {SHA256} at commit {hub.commit(REPO)}" in done.stderr
+    assert hub.ranges == []
+
+
 def test_a_full_disk_is_said_and_what_came_is_kept(hub: Hub, tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk: the write fails in the middle, as on a full one."""
     entry(tmp_path, tokenizer=None)
