@@ -19,7 +19,7 @@ from server.errors import ModelCorrupt
 from server.registry.entry import Entry
 from server.registry.record import read_record, write_section
 from server.store.manifest import Origin, read_manifest
-from server.store.parts import encoder_part, main_part
+from server.store.parts import main_part, parts_there
 
 CHECKED, SOURCE = "checked", "source"  # sections of a model's record
 _SIDE_FILES = {"file": "sha256", "data_file": "data_sha256"}  # in meta2.json
@@ -39,11 +39,6 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     inode: int
     damaged: list[int] = []
     when: str = ""
-
-    @property
-    def whole(self) -> bool | None:
-        """Whether the file was as it should be; None where nobody knows how."""
-        return None if self.expected is None else self.sha256 == self.expected
 
     def is_of(self, path: Path) -> bool:
         """Whether the file is still the one that was read."""
@@ -101,7 +96,7 @@ def expected_hashes(entry: Entry, models_dir: Path) -> dict[str, tuple[str, Orig
 def known_damage(entry: Entry, models_dir: Path) -> str | None:
     """Return what is wrong with a file of the model whose hash is known to be bad; None if none is.
 
-    Only files that are read into a model: what an old hash was computed of may be gone, then it says nothing.
+    A file that has changed since its hash was computed is not known to be anything.
     """
     outcomes = read_checked(entry, models_dir)
     if not outcomes:
@@ -111,8 +106,7 @@ def known_damage(entry: Entry, models_dir: Path) -> str | None:
         folder = entry.path(models_dir)
         paths = {name: folder / name for name in outcomes}
     else:
-        main, encoder = main_part(entry, models_dir), encoder_part(entry, models_dir)
-        paths = {part.name: part.path for part in (main, encoder) if part is not None}
+        paths = {part.name: part.path for part in parts_there(entry, models_dir)}
     for name, path in paths.items():
         outcome = outcomes.get(name)
         if outcome is None or not outcome.is_of(path):
