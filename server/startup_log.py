@@ -6,17 +6,20 @@ import logging
 
 from server.registry import Registry, without_effect
 from server.settings import Settings
+from server.store.soundness import known_damage
 from server.templates import Templates
 
 _log = logging.getLogger(__name__)
 
 
 def log_problems(settings: Settings, registry: Registry, templates: Templates) -> None:
-    """Log what is set to no avail, what is missing, and which models are not served for their template."""
+    """Log what is set to no avail, what is missing, and which models are not served: bad template or file."""
     for line in (*settings.without_effect(), *registry.missing()):
         _log.warning("%s", line)
     for entry in registry.installed():
         if (problem := templates.problem(entry)) is not None:
             _log.error("%s", registry.located(entry, "template", f"{entry.id} is not served. {problem}"))
+        if (damage := known_damage(entry, settings.models_dir)) is not None:
+            _log.error("%s is not served. %s.", entry.id, damage)
         for key, message in without_effect(entry):
             _log.warning("%s", registry.located(entry, key, f"{entry.id}: {message}"))

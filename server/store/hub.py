@@ -1,6 +1,6 @@
 """The hub, through huggingface_hub: what a repository holds, and where each of its files is to be had.
 
-The one module that imports huggingface_hub, which costs 40 MB and half a second: for commands, never for the
+The one module that imports huggingface_hub, some 10 MB that models need more: for commands, never for the
 server. HF_ENDPOINT names a mirror, HF_TOKEN a login, as for every program that uses the hub.
 """
 
