@@ -20,6 +20,8 @@ COMMANDS = (
     "pull",
     "verify",
     "repair",
+    "add",
+    "rm",
     "chat",
     "where",
     "doctor",
