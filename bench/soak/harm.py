@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.soak.checks import Tally, Wrong
 from bench.soak.http import Exchange
-from bench.soak.place import MODELS, QUEUE_SIZE, Place
+from bench.soak.models import MODELS, QUEUE_SIZE
+from bench.soak.place import Place
 
 WATCH_S = 0.5
 SECOND_KILL = 0.4  # how often, of all kills
