@@ -43,6 +43,14 @@ async def kill_workers(place: Place, tally: Tally, every_s: float, until: float,
                     break
 
 
+async def change_models(place: Place, tally: Tally, every_s: float, until: float) -> None:
+    """Change models.yaml every so often while the server runs."""
+    while time.monotonic() + every_s < until:
+        await asyncio.sleep(every_s)
+        place.change_models(tally.reloads)
+        tally.reloads += 1
+
+
 def _kill(worker: psutil.Process, way: signal.Signals, tally: Tally) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         worker.send_signal(way)

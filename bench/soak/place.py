@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import yaml
 
 from bench.processes import ROOT, Server, free_port, wait_for
 from bench.soak.models import (
@@ -26,6 +28,7 @@ from bench.soak.models import (
     LONG_WORDS,
     MAX_BODY_MB,
     MEMORY_MB,
+    MODELS,
     NPU_MODELS,
     QUESTIONS,
     QUEUE_PER_CLIENT,
@@ -47,10 +50,21 @@ class Place:
 
     port: int
     process: psutil.Process
+    models_file: Path
 
     def workers(self) -> list[psutil.Process]:
         """Return the worker processes, those that are ending included."""
         return self.process.children()
+
+    def change_models(self, number: int) -> None:
+        """Change one of the entries so that nobody notices, and have the server read them again."""
+        document = yaml.safe_load(self.models_file.read_text())
+        entry = document["models"][MODELS[number % len(MODELS)]]
+        entry["max_tokens"] = 1024 + number
+        written = self.models_file.with_suffix(".new")
+        written.write_text(yaml.safe_dump(document))
+        written.replace(self.models_file)
+        self.process.send_signal(signal.SIGHUP)
 
 
 @contextmanager
@@ -101,7 +115,7 @@ def place(directory: Path, log: str) -> Iterator[Place]:
         )
     try:
         wait_for(Server(process, "127.0.0.1", port, time.monotonic()), "/health")
-        yield Place(port, psutil.Process(process.pid))
+        yield Place(port, psutil.Process(process.pid), directory / "models.yaml")
     finally:
         family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.terminate()
