@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 ANSWER = "Hello from the board."
 SLOW = "one two three four five six seven eight nine ten eleven twelve"
 GRACE_S = 8.0
+MADE_UP = "m: Without a tokenizer, prompts are counted by estimate"  # what is true of the model here
 UNIT = "/etc/systemd/system/rkserve.service"
 SITE = "/opt/rkserve/0.1.0/lib/python3.11/site-packages"
 
@@ -64,8 +65,9 @@ def asking(service: Service, text: str) -> Iterator[subprocess.Popen[str]]:
 
 def clean(service: Service) -> None:
     """Assert that nothing since the boot is worth a warning: not in the service, not in systemd of it."""
-    journal = service.machine.journal("rkserve", "--priority=warning")
-    assert journal.strip() in ("", "-- No entries --"), journal
+    lines = service.machine.journal("rkserve", "--priority=warning").splitlines()
+    unexpected = [line for line in lines if not line.startswith("-- ") and MADE_UP not in line]
+    assert unexpected == []
     assert "Traceback" not in service.machine.journal()
     assert service.machine.run("systemctl --failed --no-legend").strip() == ""
 
