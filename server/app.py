@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from server.api import health, metrics, models
+from server.api import files, health, metrics, models
 from server.api.chat import route as chat
 from server.api.chat.schema import ChatRequest
 from server.api.embeddings import route as embeddings
@@ -105,7 +105,9 @@ def create_app(
             expose_headers=list(EXPOSED_HEADERS),
         )
     app.add_middleware(RequestContext, counting=counted)
-    for router in (health.router, metrics.router, models.router, chat.router, embeddings.router):
+    # The files before the models, whose names may hold slashes.
+    routers = (health.router, metrics.router, files.router, models.router, chat.router, embeddings.router)
+    for router in routers:
         app.include_router(router)
     install_openapi(app, ChatRequest, EmbeddingsRequest)
     return app

@@ -16,23 +16,36 @@ from bench.soak.http import Exchange
 from bench.soak.place import MODELS, QUEUE_SIZE, Place
 
 WATCH_S = 0.5
+SECOND_KILL = 0.4  # how often, of all kills
+# How long a new worker is looked for, and in what time from its start it is killed.
+LOOKS, LOOK_S, LOAD_S = 100, 0.05, 1.0
 # The server may be held up by a busy machine; for so long it would be taken for hung.
 WORST_HEALTH_S = 10.0
 _WAYS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP, signal.SIGKILL, signal.SIGABRT)
 
 
 async def kill_workers(place: Place, tally: Tally, every_s: float, until: float, seed: int) -> None:
-    """Kill one of the workers every so often."""
+    """Kill one of the workers every so often, and sometimes the one that takes its place while it loads."""
     random = Random(seed)
     while time.monotonic() + every_s < until:
         await asyncio.sleep(every_s)
-        workers = place.workers()
-        if not workers:
+        before = place.workers()
+        if not before:
             continue
-        way = random.choice(_WAYS)
-        with contextlib.suppress(psutil.NoSuchProcess):
-            random.choice(workers).send_signal(way)
-            tally.kills[way.name] += 1
+        _kill(random.choice(before), random.choice(_WAYS), tally)
+        if random.random() < SECOND_KILL:
+            for _ in range(LOOKS):
+                await asyncio.sleep(LOOK_S)  # another process starts: no event of it comes here
+                if fresh := set(place.workers()) - set(before):
+                    await asyncio.sleep(random.uniform(0, LOAD_S))
+                    _kill(fresh.pop(), signal.SIGKILL, tally)
+                    break
+
+
+def _kill(worker: psutil.Process, way: signal.Signals, tally: Tally) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        worker.send_signal(way)
+        tally.kills[way.name] += 1
 
 
 async def watch(place: Place, tally: Tally, until: float) -> None:

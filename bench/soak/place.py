@@ -22,6 +22,7 @@ from tests.tiny import tiny_folder
 NPU_MODELS = ("first", "second", "seldom")
 CPU_MODEL = "hybrid"
 MODELS = (*NPU_MODELS, CPU_MODEL)
+MEMORY_MB = 100  # of each
 QUESTIONS = 60  # that each stand-in model has an answer of its own to
 LONG = "the long one"
 LONG_WORDS = 1000
@@ -78,10 +79,10 @@ def place(directory: Path, log: str) -> Iterator[Place]:
         # Of words that differ, or it would be ended for repeating itself.
         long: list[object] = [event for n in range(LONG_WORDS) for event in (f" {n}w", {"delay_us": LONG_US})]
         answers.append({"when": LONG, "events": long})
-        board.add(model, answers=answers, token_us=TOKEN_US, load_ms=LOAD_MS)
+        board.add(model, {"memory_mb": MEMORY_MB}, answers=answers, token_us=TOKEN_US, load_ms=LOAD_MS)
     # An output layer of its own makes answers that depend on more than the last word of the prompt.
     tiny_folder(board.models / CPU_MODEL / "folder", tied_lm_head=False)
-    board.add_entry(CPU_MODEL, entry())
+    board.add_entry(CPU_MODEL, entry() | {"memory_mb": MEMORY_MB})
     keys = directory / "keys"
     keys.write_text("".join(f"key{n}:{hashlib.sha256(key(n).encode()).hexdigest()}\n" for n in range(KEYS)))
     port = free_port()
@@ -104,7 +105,7 @@ def place(directory: Path, log: str) -> Iterator[Place]:
     del environment["RKLLM_STANDIN_LOG"]  # it would grow to gigabytes
     with open(log, "ab", buffering=0) as output:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "server.cli", "serve"],
+            [sys.executable, "-P", "-m", "bench.soak.serve"],
             cwd=directory,
             env=environment | {"PYTHONPATH": str(ROOT)},
             stdin=subprocess.DEVNULL,

@@ -10,7 +10,20 @@ from typing import Annotated, cast
 
 import typer
 
-from server.cli import chat, convert, doctor, key, models, pull, runtime, serve, service, verify, where
+from server.cli import (
+    chat,
+    convert,
+    doctor,
+    key,
+    models,
+    pull,
+    repair,
+    runtime,
+    serve,
+    service,
+    verify,
+    where,
+)
 from server.cli.console import CommandError, say
 from server.cli.ending import INTERRUPTED, Signals, output_ended
 from server.streams import open_standard_streams, settle_standard_streams
@@ -33,6 +46,7 @@ app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
 app.command("models", epilog=models.EXAMPLES)(models.models)
 app.command("pull", epilog=pull.EXAMPLES)(pull.pull)
 app.command("verify", epilog=verify.EXAMPLES)(verify.verify)
+app.command("repair", epilog=repair.EXAMPLES)(repair.repair)
 app.command("chat", epilog=chat.EXAMPLES)(chat.chat)
 app.command("where", epilog=where.EXAMPLES)(where.where)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)

@@ -77,9 +77,11 @@ def doctor(
         print(json.dumps(document, indent=2, ensure_ascii=False))
     elif conducted.refused is None:
         _print_table(conducted.findings)
-        _say_settings(entry, document["settings"])
+        _say_settings(entry, conducted.findings, document["settings"])
     if conducted.refused is not None:
         raise CommandError(f"{entry.id} cannot be probed. {conducted.refused}")
+    if all(finding.outcome == "failed" for finding in conducted.findings):
+        raise CommandError(f"no probe of {entry.id} succeeded; the report says how each failed")
 
 
 def _section(name: str) -> str:
@@ -220,9 +222,14 @@ def _print_table(findings: list[Finding]) -> None:
     results().print(table)
 
 
-def _say_settings(entry: Entry, keys: dict[str, Any]) -> None:
-    if not keys:
+def _say_settings(entry: Entry, findings: list[Finding], keys: dict[str, Any]) -> None:
+    failed = [finding.probe for finding in findings if finding.outcome == "failed"]
+    if failed:
+        say(f"these probes failed, so that it is not known what they would ask for: {', '.join(failed)}")
+    if keys:
+        inside = ", ".join(
+            f"{key.removeprefix('rkllm.')}: {json.dumps(value)}" for key, value in keys.items()
+        )
+        say(f"set in the entry of {entry.id} in your models.yaml, beside what is there: rkllm: {{{inside}}}")
+    elif not failed:
         say(f"nothing is to be set in the entry of {entry.id}")
-        return
-    inside = ", ".join(f"{key.removeprefix('rkllm.')}: {json.dumps(value)}" for key, value in keys.items())
-    say(f"set in the entry of {entry.id} in your models.yaml, beside what stands there: rkllm: {{{inside}}}")

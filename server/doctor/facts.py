@@ -144,9 +144,9 @@ class Model:
 
 @dataclass(frozen=True)
 class HashState:
-    """known: whether a hash of the file is written down. checked: whether the file was compared with it.
+    """known: whether anybody has told what the hash should be. checked: when all files were found to have it.
 
-    damaged: what of it is wrong, in words; None where nothing is known to be.
+    damaged: what is wrong, in words; None where nothing is known to be.
     """
 
     known: bool = False

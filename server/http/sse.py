@@ -78,8 +78,8 @@ class EventStream(EventSourceResponse):
                 async for event in events:
                     yield event
         except Exception as error:
-            if not self._start.sent:
-                raise
+            if self._start.give_up():
+                raise  # it becomes a response of its own
             failure = _failure(error)
             self._record.code = failure.code
             yield b"data: " + msgspec.json.encode(failure.body()) + b"\n\n"
@@ -88,12 +88,14 @@ class EventStream(EventSourceResponse):
 class HeldStart:
     """Keeps back a response's start until there is something of its body to send.
 
-    sent: the start has gone out. complete: so has the end of the body.
+    complete: the end of the body has gone out.
     """
 
     def __init__(self) -> None:
-        self.sent = False
         self.complete = False
+        self._begun = False
+        self._sent = False
+        self._given_up = False
         self._message: Message | None = None
         self._sending = asyncio.Lock()
 
@@ -101,20 +103,31 @@ class HeldStart:
         """Return a `send` that does so. Events and comments may be sent through it from two tasks."""
 
         async def held(message: Message) -> None:
+            if self._given_up:
+                return
             self.complete = message["type"] == "http.response.body" and not message["more_body"]
-            if self.sent:
+            if self._sent:
                 await send(message)
             elif message["type"] == "http.response.start":
                 self._message = message
             else:
                 async with self._sending:
-                    if not self.sent:
+                    if not self._sent:
                         assert self._message is not None
+                        self._begun = True
                         await send(self._message)
-                        self.sent = True
+                        self._sent = True
                 await send(message)
 
         return held
+
+    def give_up(self) -> bool:
+        """Send nothing any more, unless the start is on its way. Returns whether that came in time.
+
+        A comment whose time has come just now would be sent before the task that sends it can be cancelled.
+        """
+        self._given_up = not self._begun
+        return self._given_up
 
 
 def _failure(error: Exception) -> ApiError:

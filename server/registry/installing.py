@@ -27,7 +27,7 @@ def how_to_install(entry: Entry, models_dir: Path | None = None) -> str:
     licence = f" (read its licence first, the {entry.license.id})" if entry.license.accept else ""
     if pullable(entry):
         return f"Install it with: rkserve pull {entry.id}{licence}"
-    path = _told(entry) if models_dir is None else str(entry.path(models_dir))
+    path = _own_file_told(entry) if models_dir is None else str(entry.path(models_dir))
     match entry.source:
         case UrlSource(url=url):
             origin = f"{url} is one file: put the folder"
@@ -46,9 +46,13 @@ def not_installed(entry: Entry, for_adapter: str | None = None) -> ModelNotInsta
     )
 
 
-def _told(entry: Entry) -> str:
-    if entry.adapter is not None:
-        name = Path(entry.adapter.file)
-    else:
-        name = Path((entry.folder if entry.backend == "hybrid" else entry.file) or "")
+def told(entry: Entry, file: str) -> str:
+    """Return where a file of the model belongs, as clients may know it: no path of this machine."""
+    name = Path(file)
     return name.name if name.is_absolute() else f"RKSERVE_MODELS_DIR/{Path(entry.id) / name}"
+
+
+def _own_file_told(entry: Entry) -> str:
+    if entry.adapter is not None:
+        return told(entry, entry.adapter.file)
+    return told(entry, (entry.folder if entry.backend == "hybrid" else entry.file) or "")

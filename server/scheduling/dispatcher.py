@@ -264,7 +264,7 @@ class Dispatcher:
         if client is not None and isinstance(client.failure, BackendFailure):
             if client.info is not None:  # else its load failed, which is told of there
                 self._observer.lost(slot.entry.id, client.failure.code)
-            self._problems[slot.entry.id] = client.failure.reason
+            self._problems[client.lost_to_adapter or slot.entry.id] = client.failure.reason
         # A pinned model comes back, unless it dies before it has made a single answer: that would be a loop.
         entry = self._registry.entries.get(slot.entry.id)
         comes_back = client is not None and (client.runs_finished or entry is not slot.entry)

@@ -131,19 +131,19 @@ BOARDS: dict[str, tuple[Machine, dict[str, str], str, str]] = {
         ROOT_ONLY,
         {"NPU devices": "bad"},
         "may not use /dev/dri/renderD129 (0600 root:root)",
-        'SUBSYSTEM=="drm", GROUP="render", MODE="0660"',
+        "sudo rkserve service install",
     ),
     "heaps of root": (
         ROCK_5C.with_nodes({path: OF_ROOT if "heap" in path else node for path, node in NODES.items()}),
         {"NPU devices": "advice"},
         "may not use /dev/dma_heap/cma (0600 root:root), /dev/dma_heap/system (0600 root:root)",
-        'SUBSYSTEM=="dma_heap", GROUP="video", MODE="0660"',
+        "sudo rkserve service install",
     ),
     "an old kernel's node": (
         ROCK_5C.with_nodes({"dev/rknpu": OF_ROOT}),
         {"NPU devices": "bad"},
         "may not use /dev/rknpu (0600 root:root)",
-        "sudo chgrp video /dev/rknpu",
+        "sudo rkserve service install",
     ),
     "no device": (ROCK_5C.with_nodes({}), {"NPU devices": "bad"}, "neither /dev/dri/renderD*", "dmesg"),
     "heat": (
@@ -163,7 +163,7 @@ BOARDS: dict[str, tuple[Machine, dict[str, str], str, str]] = {
         {"frequencies": "advice"},
         "NPU 300 of 1000 MHz, governor rknpu_ondemand; memory 528 of 2112 MHz, governor dmc_ondemand",
         f"echo performance | sudo tee /{NPU}/governor /sys/class/devfreq/dmc/governor "
-        f"/{CPU}/policy0/scaling_governor",
+        f"/{CPU}/policy*/scaling_governor (until the next boot)",
     ),
     "clocks with a unit for them": (
         AS_BOUGHT.changed({"etc/systemd/system/rkserve-freq.service": "[Unit]"}),
@@ -238,6 +238,26 @@ def test_behind_sudo_it_is_asked_for_the_person(tmp_path: Path, monkeypatch: pyt
     assert devices[0].mend == "sudo usermod -aG render rock, then log in again"
 
 
+@needs_root
+@pytest.mark.parametrize(
+    ("closed", "mend"),
+    [
+        ("dev/dri", 'SUBSYSTEM=="drm", GROUP="render", MODE="0660"'),
+        ("dev/dma_heap", 'SUBSYSTEM=="dma_heap", GROUP="video", MODE="0660"'),
+        ("dev/rknpu", "sudo chgrp video /dev/rknpu"),
+    ],
+)
+def test_a_person_without_a_service_mends_devices_by_hand(
+    closed: str, mend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_USER", "rock")
+    nodes = {path: OF_ROOT if path.startswith(closed) else node for path, node in NODES.items()}
+    nodes = nodes if closed in str(nodes) else {closed: OF_ROOT}
+    machine = ROCK_5C.with_nodes(nodes).changed({"etc/systemd": None})
+    (row,) = found(House(tmp_path, machine).facts())["NPU devices"]
+    assert row.status != "ok" and mend in str(row.mend)
+
+
 def test_a_pc_without_anything_is_fine(tmp_path: Path) -> None:
     """Neither its heat nor its governors nor its graphics card are the server's business."""
     facts = House(tmp_path, PC).facts()
@@ -302,15 +322,16 @@ def test_a_form_that_does_not_compile(tmp_path: Path) -> None:
     ("expected", "changed", "status", "says"),
     [
         ("aa" * 32, False, "ok", "found whole: good (2026-11-30)"),
-        ("bb" * 32, False, "bad", f"m.rkllm has the sha256 {'aa' * 32}, not {'bb' * 32}"),
-        (None, False, "advice", "never compared"),
-        ("bb" * 32, True, "advice", "never compared"),
+        ("bb" * 32, False, "bad", f"its sha256 is {'aa' * 32}, and should be {'bb' * 32}"),
+        (None, False, "advice", "nobody has told which hash"),
+        ("aa" * 32, True, "advice", "never read as a whole"),
+        ("bb" * 32, True, "advice", "never read as a whole"),
     ],
 )
 def test_what_is_known_of_the_bytes(
     expected: str | None, changed: bool, status: str, says: str, tmp_path: Path
 ) -> None:
-    house = House(tmp_path, PC, good={})
+    house = House(tmp_path, PC, good={} if expected is None else {"sha256": expected})
     file = house.models / "good" / "m.rkllm"
     state = file.stat()
     outcome: dict[str, Any] = {

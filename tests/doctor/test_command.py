@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.demo_model import demo_models_dir
-from tests.doctor.machines import OLD_DRIVER, PC, ROCK_5C
+from tests.doctor.machines import AS_BOUGHT, OLD_DRIVER, PC, ROCK_5C
 from tests.doctor.test_checks import House, needs_root
 from tests.rkllm.board import Board
-from tests.server.cli.command import rkserve
+from tests.server.cli.command import COMMAND, environment, rkserve
+from tests.server.cli.terminal import on_a_terminal
 from tests.serving import free_port
 
 
@@ -23,9 +27,8 @@ def test_a_machine_without_an_npu(tmp_path: Path) -> None:
         RKSERVE_SYSROOT=str(PC.write(tmp_path / "root")), RKSERVE_PORT=str(free_port()),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = done.stdout.splitlines()
-    assert rows[0].split()[:1] == ["CHECK"]
-    assert not [row for row in rows if " BAD " in row]
+    assert done.stdout.startswith("board ")
+    assert " BAD " not in done.stdout
     assert "installed: smollm2-135m" in done.stdout
     assert "as the model's own template: smollm2-135m" in done.stdout or "smollm2-135m (model)" in done.stdout
     assert "nothing is wrong" in done.stderr.splitlines()[-1]
@@ -87,6 +90,54 @@ def test_a_section_is_read_without_a_network(tmp_path: Path) -> None:
         assert "rsetup" in done.stdout and done.stdout.count("#") == 3
     done = rkserve("doctor", "--explain", "too-old", home=tmp_path)
     assert done.returncode == 2 and "the-npu-driver-is-too-old" in done.stderr
+
+
+def test_what_verify_has_found_stands_in_the_table(tmp_path: Path) -> None:
+    house = House(tmp_path, PC, good={"sha256": hashlib.sha256(b"x" * 1000).hexdigest()})
+    variables = {
+        "RKSERVE_SYSROOT": str(house.sysroot), "RKSERVE_MODELS_DIR": str(house.models),
+        "RKSERVE_MODELS_FILE": str(tmp_path / "models.yaml"), "RKSERVE_PORT": str(free_port()),
+    }  # fmt: skip
+
+    def row() -> dict[str, str]:
+        done = rkserve("doctor", "--json", home=tmp_path, **variables)
+        rows: dict[str, dict[str, str]] = {row["check"]: row for row in json.loads(done.stdout)["findings"]}
+        return rows["model files"]
+
+    assert row()["mend"].startswith("rkserve verify good")
+    assert rkserve("verify", "good", home=tmp_path, **variables).returncode == 0
+    assert row()["status"] == "ok"
+    (house.models / "good" / "m.rkllm").write_bytes(b"x" * 999 + b"y")
+    assert row()["mend"].startswith("rkserve verify good")
+    assert rkserve("verify", "good", home=tmp_path, **variables).returncode == 1
+    damaged = row()
+    assert damaged["status"] == "bad" and "m.rkllm is damaged" in damaged["why"]
+
+
+@needs_root
+def test_in_a_narrow_terminal_words_are_wrapped_and_commands_are_not(tmp_path: Path) -> None:
+    """What a terminal wraps by itself is one line again when it is copied."""
+    root = AS_BOUGHT.write(tmp_path / "root")
+    port = str(free_port())
+    variables = environment(tmp_path, RKSERVE_SYSROOT=str(root), RKSERVE_PORT=port, COLUMNS="60")
+    process, ours = on_a_terminal([*COMMAND, "doctor"], tmp_path, variables)
+    written = []
+    with contextlib.suppress(OSError):  # what reading raises once the process has gone
+        while piece := os.read(ours, 65536):
+            written.append(piece)
+    os.close(ours)
+    assert process.wait(60) == 0
+    shown = b"".join(written).decode().replace("\r\n", "\n")
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown.splitlines()]
+    (command,) = [line for line in lines if "echo performance" in line]
+    assert command == (
+        "    -> echo performance | sudo tee /sys/class/devfreq/fdab0000.npu/governor "
+        "/sys/class/devfreq/dmc/governor /sys/devices/system/cpu/cpufreq/policy*/scaling_governor "
+        "(until the next boot)"
+    )
+    others = [line for line in lines if not line.startswith(("    ->", "       docs/", "rkserve:"))]
+    assert max(map(len, others)) <= 60 and all(line == line.rstrip() for line in others)
+    assert "\x1b[33madvice" in shown
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")

@@ -68,6 +68,21 @@ def test_a_probe_that_ends_the_library_costs_itself(tmp_path: Path, fault: str, 
     assert not left_running()
 
 
+def test_where_probes_fail_it_does_not_say_that_all_is_well(tmp_path: Path) -> None:
+    # Every answer of the first library crashes, of the second only the one to a question for a thought.
+    for name, when, code, failed in (("all", "", 1, list(ALL)), ("one", "9.11", 0, ["skip_special_token"])):
+        board = a_board(tmp_path / name, {}, faults=[{"at": "token", "kind": "segv", "when": when}])
+        done = subprocess.run(
+            [*COMMAND, "doctor", "--deep", "m"],
+            cwd=board.directory, env=environment(board), capture_output=True, text=True, timeout=TIMEOUT_S,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        assert "nothing is to be set" not in done.stderr
+        (said,) = [line for line in done.stderr.splitlines() if "these probes failed" in line]
+        assert set(said.partition("for: ")[2].split(", ")) <= set(failed)
+        assert ("no probe of m succeeded" in done.stderr) == (name == "all")
+
+
 def test_a_fault_the_library_reports_ends_its_process(tmp_path: Path) -> None:
     board = a_board(tmp_path, {}, faults=[{"at": "token", "kind": "submit", "when": "9.11"}])
     examined = doctor(board, "m")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from server.doctor.facts import Clock, Facts
@@ -10,6 +11,7 @@ from server.doctor.see import See
 
 _FIXED = ("performance", "userspace")
 _NEAR = 0.95
+_POLICY = re.compile(r"/policy\d+/")
 
 
 def check(facts: Facts) -> Iterator[Finding]:
@@ -45,4 +47,5 @@ def _speed(clock: Clock) -> str:
 def _mend(slow: Sequence[Clock], unit: bool) -> str:
     if unit:
         return "sudo systemctl enable --now rkserve-freq"
-    return f"echo performance | sudo tee {' '.join(clock.file for clock in slow)} (until the next boot)"
+    files = dict.fromkeys(_POLICY.sub("/policy*/", clock.file) for clock in slow)
+    return f"echo performance | sudo tee {' '.join(files)} (until the next boot)"

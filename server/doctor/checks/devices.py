@@ -50,6 +50,8 @@ def _mend(person: Person, nodes: Sequence[Node]) -> str:
     groups = {node.group for node in nodes}
     if None not in groups:
         return f"sudo usermod -aG {','.join(sorted(map(str, groups)))} {person.name}, then {then}"
+    if person.service:
+        return "sudo rkserve service install, which puts udev rules in place that give them to groups"
     subsystem = "dma_heap" if nodes[0].kind == "heap" else "drm"
     if any(node.path == "/dev/rknpu" for node in nodes):
         return "sudo chgrp video /dev/rknpu && sudo chmod 660 /dev/rknpu; a udev rule makes it last"

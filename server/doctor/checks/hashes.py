@@ -11,30 +11,36 @@ from server.doctor.see import See
 
 def check(facts: Facts) -> Iterator[Finding]:
     """Sort the models by what their records say."""
-    unknown = []
-    whole = []
+    whole: list[str] = []
+    unread: list[str] = []
+    untold: list[str] = []
+    small: list[str] = []
     for model in facts.models:
         if model.hash.damaged is not None:
             yield bad(
-                f"{model.id} is damaged: {model.hash.damaged}",
-                f"fetch it again: rkserve pull {model.id}",
+                f"{model.id}: {model.hash.damaged}",
+                f"rkserve verify {model.id} names what is damaged; then as is said above",
                 See.DAMAGED,
             )
         elif model.hash.checked is not None:
             whole.append(f"{model.id} ({model.hash.checked})")
+        elif not model.npu:
+            small.append(model.id)
         else:
-            unknown.append(model)
+            (unread if model.hash.known else untold).append(model.id)
     if whole:
         yield ok(f"found whole: {', '.join(whole)}")
-    npu = [model.id for model in unknown if model.npu]
-    if npu:
+    if unread:
         yield advice(
-            f"never compared with a hash: {', '.join(npu)}",
-            "compare sha256sum of the file with the one its page shows",
+            f"never read as a whole and compared with its hash: {', '.join(unread)}",
+            f"rkserve verify{f' {unread[0]}' if len(unread) == 1 else ''} (takes as long as reading does)",
             See.DAMAGED,
         )
-    elif unknown:
-        yield ok(
-            f"small files are compared at each load, large ones never were: "
-            f"{', '.join(model.id for model in unknown)}"
+    if untold:
+        yield advice(
+            f"nobody has told which hash the file should have: {', '.join(untold)}",
+            "compare what sha256sum says with the page it came from, and note it in its entry: sha256: ...",
+            See.DAMAGED,
         )
+    if small:
+        yield ok(f"small files are compared at each load, large ones were not yet: {', '.join(small)}")

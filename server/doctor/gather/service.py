@@ -6,8 +6,8 @@ from pathlib import Path
 
 from server.doctor.facts import Service
 from server.doctor.gather.sysroot import Sysroot
+from server.service.plan import FREQ_UNIT, UNIT
 
-UNIT, CLOCKS_UNIT = "rkserve.service", "rkserve-freq.service"
 _DIRECTORIES = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system",
                 "/usr/lib/systemd/system", "/lib/systemd/system")  # fmt: skip
 
@@ -22,7 +22,7 @@ def service(sysroot: Sysroot, env_file: Path) -> tuple[Service, tuple[str, ...]]
         Service(
             unit=unit,
             user=(users[-1] if users else "root") if unit is not None else None,
-            clocks_unit=_unit(sysroot, CLOCKS_UNIT) is not None,
+            clocks_unit=_unit(sysroot, FREQ_UNIT) is not None,
             env_file=str(env_file) if denied or sysroot.exists(str(env_file)) else None,
             env_denied=denied,
         ),

@@ -118,6 +118,8 @@ async def test_the_openapi_document_is_whole_and_tells_the_bodies(served: Served
         "/metrics",
         "/v1/models",
         "/v1/models/{name}",
+        "/v1/models/{model}/manifest",
+        "/v1/models/{model}/files/{sha256}",
         "/v1/chat/completions",
         "/v1/embeddings",
     }

@@ -84,6 +84,17 @@ async def test_requests_are_counted_by_path_model_and_outcome(tmp_path: Path) ->
         assert shown.value("rkserve_request_duration_seconds_count", path=CHAT, model="tiny") == 7
 
 
+async def test_every_route_that_takes_a_model_notes_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        paths = (await served.client.get("/openapi.json")).json()["paths"]
+        posts = [path for path, methods in paths.items() if "post" in methods]
+        body = {"messages": [{"role": "user", "content": "a"}], "input": "a", "prompt": "a", "tokens": [1]}
+        for path in posts:
+            await served.client.post(path, json=body | {"model": "absent"})
+        found = await counted(served)
+        assert [path for path in posts if (path, "absent", "model_not_installed") not in found] == []
+
+
 async def test_no_client_makes_it_grow(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
 
