@@ -55,7 +55,9 @@ def install(
         _need_root()
         _check_place(program)
     earlier = os.path.realpath(COMMAND) if os.path.islink(COMMAND) else None
-    wanted = Wanted(str(program), _settings().port, mdns, freq, booted=_booted())
+    wanted = Wanted(
+        str(program), _settings().port, mdns, freq, rknpu=Path("/dev/rknpu").exists(), booted=_booted()
+    )
     _take(files_to_install(wanted), dry_run)
     settings = _settings()
     if dry_run:
