@@ -123,9 +123,13 @@ class Service:
         return self.machine.tried("ps -u rkserve -o pid=,args=").stdout.splitlines()
 
     def worker(self) -> int:
-        """Return the process id of the one worker."""
-        (line,) = [line for line in self.processes() if "backends.worker" in line]
-        return int(line.split()[0])
+        """Return the process id of the one worker, once others that are just ending have gone."""
+        until(lambda: len(self.workers()) == 1, 30, "a single worker")
+        return self.workers()[0]
+
+    def workers(self) -> list[int]:
+        """Return the process ids of the workers."""
+        return [int(line.split()[0]) for line in self.processes() if "backends.worker" in line]
 
 
 def said_in(stream: str) -> str:
