@@ -85,10 +85,9 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for
     """Show how the service stands. The exit code is 1 where it does not answer."""
     from server.service.state import service_state
 
-    try:
-        state = service_state(settings_for({}))
-    except OSError as error:
-        raise CommandError(f"there is no systemd here ({error.strerror}: systemctl)") from error
+    if not _booted():
+        raise CommandError("systemd does not run here, so there is no service; rkserve serve needs none")
+    state = service_state(settings_for({}))
     if as_json:
         print(json.dumps(asdict(state), indent=2, ensure_ascii=False))
     else:
