@@ -79,7 +79,8 @@ class RknnLiteEncoder:
                 "load_failed",
                 f"The image encoder {self._path} cannot be started on the NPU (init_runtime returned "
                 f"{status}). rknn-toolkit-lite2 needs the NPU's driver and {LIBRARY}, of a version that fits "
-                "the file: put it there, or take the encoder's file away to chat without images.",
+                "the file (rkserve doctor looks for both): put it there, or take the encoder's file away to "
+                "chat without images.",
             )
 
     def _checked_version(self, wanted: str | None) -> str:

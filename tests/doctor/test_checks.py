@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,22 @@ def test_a_pc_without_anything_is_fine(tmp_path: Path) -> None:
     assert wrong(facts) == {"models.yaml": "advice"}
     assert "a machine without an NPU" in findings[0].why
     assert {"NPU driver", "NPU devices", "frequencies", "temperature", "libgomp"} <= set(silent)
+
+
+def test_memory_that_the_server_itself_has_taken_is_no_want(tmp_path: Path) -> None:
+    facts = House(tmp_path, PC.changed({"proc/meminfo": "MemTotal: 8000000 kB\nMemAvailable: 900000 kB\n"}),
+                  good={}).facts()  # fmt: skip
+    assert wrong(facts)["memory"] == "advice"
+    running = replace(facts, network=replace(facts.network, state="rkserve"))
+    assert found(running)["memory"][0].why.startswith("878 of 7812 MB are free beside the running server")
+
+
+def test_in_a_container_the_driver_tells_that_it_is_a_board(tmp_path: Path) -> None:
+    """The device tree is hidden there; and devices are there only if they were given."""
+    machine = ROCK_5C.changed({"proc/device-tree": None}).with_nodes({})
+    rows = found(House(tmp_path, machine).facts())
+    assert rows["board"][0].why.startswith("a board that does not tell its name")
+    assert "--device /dev/dri" in str(rows["NPU devices"][0].mend)
 
 
 def test_a_pc_with_a_model_for_a_board(tmp_path: Path) -> None:

@@ -101,8 +101,8 @@ def test_what_verify_has_found_stands_in_the_table(tmp_path: Path) -> None:
 
     def row() -> dict[str, str]:
         done = rkserve("doctor", "--json", home=tmp_path, **variables)
-        rows: dict[str, dict[str, str]] = {row["check"]: row for row in json.loads(done.stdout)["findings"]}
-        return rows["model files"]
+        rows: list[dict[str, str]] = json.loads(done.stdout)["findings"]
+        return {row["check"]: row for row in rows}["model files"]
 
     assert row()["mend"].startswith("rkserve verify good")
     assert rkserve("verify", "good", home=tmp_path, **variables).returncode == 0

@@ -12,6 +12,7 @@ MOST_INPUTS = 2048
 # Token ids of one input: more than any context has. Without bounds a body takes long to parse.
 MOST_IDS = 131_072
 LONGEST_NAME = 256
+MOST_DIMENSIONS = 65_536  # more than any model has
 NUMBER = "<number>"
 
 TokenId = Annotated[Whole, Field(ge=0, lt=2**31)]
@@ -52,6 +53,6 @@ class EmbeddingsRequest(RequestSchema):
     input: Input
     model: Annotated[str, Field(max_length=LONGEST_NAME)] | None = None
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: PositiveWhole | None = None
+    dimensions: Annotated[PositiveWhole, Field(le=MOST_DIMENSIONS)] | None = None
     user: Annotated[str, Field(max_length=LONGEST_NAME)] | None = None
     input_type: Literal["query", "search_query", "document", "search_document", "passage"] | None = None

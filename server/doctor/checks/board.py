@@ -21,6 +21,9 @@ def check(facts: Facts) -> Iterator[Finding]:
             "take models that were converted for this chip, or smollm2-135m, which runs on the CPU",
             See.NO_BOARD,
         )
+    elif facts.driver.present:
+        # A container sees the driver, and not the device tree.
+        yield ok(f"a board that does not tell its name here ({board.machine}), with the vendor's NPU driver")
     else:
         yield ok(
             f"{board.model or 'a machine without an NPU'} ({board.machine}): models of the hybrid engine run "

@@ -18,7 +18,8 @@ def check(facts: Facts) -> Iterator[Finding]:
     if not npu:
         yield bad(
             "neither /dev/dri/renderD* nor /dev/rknpu is there, although the kernel has the driver",
-            "look at what the kernel says of it: sudo dmesg | grep -i rknpu",
+            "sudo dmesg | grep -i rknpu shows what the kernel says of it; a container must be given them: "
+            "--device /dev/dri",
             See.NO_DRIVER,
         )
         return

@@ -19,7 +19,7 @@ def check(facts: Facts) -> Iterator[Finding]:
         if model.hash.damaged is not None:
             yield bad(
                 f"{model.id}: {model.hash.damaged}",
-                f"rkserve verify {model.id} names what is damaged; then as is said above",
+                f"rkserve repair {model.id} --from URL|PATH (another rkserve, or a copy)",
                 See.DAMAGED,
             )
         elif model.hash.checked is not None:

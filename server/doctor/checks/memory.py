@@ -23,19 +23,16 @@ def check(facts: Facts) -> Iterator[Finding]:
             )
         else:
             fitting.append(model)
+    free = f"{memory.available_mb} of {memory.total_mb} MB are free"
     largest = max(fitting, key=lambda model: model.memory_mb, default=None)
-    if largest is not None and largest.memory_mb + memory.reserve_mb > memory.available_mb:
-        running = facts.network.state == "rkserve"
+    if largest is None or largest.memory_mb + memory.reserve_mb <= memory.available_mb:
+        yield ok(free)
+    elif facts.network.state == "rkserve":
+        yield ok(f"{free} beside the running server, which unloads a model where another needs its memory")
+    else:
         yield advice(
-            f"{memory.available_mb} of {memory.total_mb} MB are free, and {largest.id} takes "
-            f"{largest.memory_mb} MB beside a reserve of {memory.reserve_mb} MB"
-            + (
-                "; the running server may have a model loaded, which it unloads for another"
-                if running
-                else ""
-            ),
+            f"{free}, and {largest.id} takes {largest.memory_mb} MB beside a reserve of "
+            f"{memory.reserve_mb} MB",
             "end other programs (ps -eo rss,args --sort -rss | head), or choose a smaller model",
             See.MEMORY,
         )
-    else:
-        yield ok(f"{memory.available_mb} of {memory.total_mb} MB are free")

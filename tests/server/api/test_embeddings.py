@@ -116,6 +116,7 @@ async def test_other_fields_are_passed_on(served: Served) -> None:
         ({"input": ["a"] * 2049}, "input"),
         ({"input": ["x" * 1001] * 2000}, "input"),
         ({"dimensions": 0}, "dimensions"),
+        ({"dimensions": 2**70}, "dimensions"),  # which no message to a worker can hold
         ({"dimensions": "64"}, "dimensions"),
         ({"encoding_format": "int8"}, "encoding_format"),
         ({"input_type": "question"}, "input_type"),

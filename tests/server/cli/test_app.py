@@ -19,6 +19,7 @@ COMMANDS = (
     "models",
     "pull",
     "verify",
+    "repair",
     "chat",
     "where",
     "doctor",

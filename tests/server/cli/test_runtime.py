@@ -194,6 +194,18 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
+def test_another_user_can_read_it_whatever_the_umask(tmp_path: Path) -> None:
+    """Root installs it, and the service's user reads it."""
+    command = f"umask 077; exec {' '.join(COMMAND)} runtime install {build('1.3.1')}"
+    done = subprocess.run(
+        ["bash", "-c", command], env=environment(tmp_path), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "runtimes/1.3.1/librkllmrt.so"
+    modes = [entry.stat().st_mode & 0o777 for entry in (path, path.parent, path.parent.parent)]
+    assert modes == [0o644, 0o755, 0o755]
+
+
 def test_a_directory_of_the_system_is_left_alone(tmp_path: Path) -> None:
     done = rkserve(
         "runtime", "install", str(build("1.3.1")), "--runtime-dirs", "/usr/lib:/usr/local/lib", home=tmp_path
