@@ -92,3 +92,10 @@ def _run(command: list[str], seconds: float) -> None:
     )
     if done.returncode != 0:
         raise CannotSetUp(f"{' '.join(command[:6])} ... failed: {(done.stdout + done.stderr)[-600:]}")
+
+
+def prepare() -> None:
+    """Set up all of it. Raises CannotSetUp."""
+    driver()
+    browser()
+    open_webui()
