@@ -9,6 +9,7 @@ from typing import Any
 from server.errors import UnsupportedParameter
 from server.generation.request import GenerationRequest
 from server.registry import Entry
+from server.registry.installing import told
 
 # Forms of tool calls (an entry's tools.format) that are read from answers: none so far. Only a model whose
 # calls can be read is shown tools; another's answer would be the text of a call.
@@ -64,10 +65,9 @@ def check_images(images: Sequence[Mapping[str, Any]], entry: Entry, models_dir: 
         return
     field = images[0]["field"]
     if entry.vision is not None:
-        encoder = Path(entry.vision.file)
         raise UnsupportedParameter(
-            f"{entry.id} cannot take images yet ({field} is one): its image encoder is not there. Put "
-            f"{encoder.name} into the model's directory, or send text only, in a new conversation.",
+            f"{field} is an image, and the image encoder of {entry.id} is not there: put it at "
+            f"{told(entry, entry.vision.file)}, or send text only",
             field,
         )
     raise UnsupportedParameter(

@@ -66,6 +66,14 @@ class GenerationService:
                 raise not_installed(needed, for_adapter=None if needed is entry else entry.id)
         return entry
 
+    def known(self, name: str | None) -> str | None:
+        """Return the id of the entry that a name, or none, means, installed or not. None if it means none."""
+        name = name or self._default_model
+        try:
+            return self.chosen(None).id if name is None else self._registry.resolve(name).id
+        except InvalidRequest:  # ModelNotFound is one
+            return None
+
     def chosen(self, name: str | None) -> Entry:
         """Return the installed entry of a name; for none the default model, or the only one there is.
 
@@ -88,14 +96,15 @@ class GenerationService:
         asked = self.chosen(request.model)
         entry = self._taking(request, asked)
         request, form = await take_form(request, entry)
-        generation = await self._prepare(entry, request)
+        images = await self._taken_images(entry, request)
+        generation = await self._prepare(entry, request, images)
         generation.by_side_model = entry is not asked
         if form is None:
             return generation
 
         async def again(wrong: Mapping[int, tuple[str, str]]) -> Generation:
             requests = {index: asked_again(request, *said, form) for index, said in wrong.items()}
-            return await self._again(entry, requests)
+            return await self._again(entry, requests, images)
 
         return StructuredGeneration(generation, form, again)
 
@@ -106,17 +115,25 @@ class GenerationService:
         side = self._registry.entries[entry.side_model]
         return side if side in self._registry.installed() else entry
 
-    async def _again(self, entry: Entry, requests: Mapping[int, GenerationRequest]) -> Generation:
-        """Return the generation of some choices, by their index, each of a request of its own."""
-        made = [(index, await self._prepare(entry, request)) for index, request in requests.items()]
+    async def _again(
+        self, entry: Entry, requests: Mapping[int, GenerationRequest], images: Sequence[Image]
+    ) -> Generation:
+        """Return the generation of some choices, by their index, each of a request of its own.
+
+        They are about the images of the first one: fetched again, one might be gone or another.
+        """
+        made = [(index, await self._prepare(entry, request, images)) for index, request in requests.items()]
         params = tuple(generation.job.params[index] for index, generation in made)
         return made[0][1].of(params)
 
-    async def _prepare(self, entry: Entry, request: GenerationRequest) -> Generation:
+    async def _taken_images(self, entry: Entry, request: GenerationRequest) -> list[Image]:
+        """Return the images of a request that the entry can honour. Raises what is said of one it cannot."""
         check_capabilities(request, entry)
         parts = images_of(request.messages)
         check_images(parts, entry, self._models_dir)
-        images = await self._images.load(parts)
+        return await self._images.load(parts)
+
+    async def _prepare(self, entry: Entry, request: GenerationRequest, images: Sequence[Image]) -> Generation:
         shown = Shown(request.messages, shown_tools(request, entry, self._calls_read))
         prompt = await self._render(entry, request, shown)
         dropped = ["tools"] if request.tools and not shown.tools else []

@@ -10,7 +10,7 @@ from server.api.chat.schema import ChatRequest
 from server.api.chat.stream import ChatStream
 from server.api.chat.translate import translate
 from server.api.openapi import ERRORS, json_body
-from server.api.state import state_of
+from server.api.state import note_model, state_of
 from server.generation.answer import collect
 from server.generation.side_model import TASK_HEADER
 from server.http.body import read_body
@@ -31,6 +31,7 @@ async def chat_completions(request: Request) -> Response:
     body = await read_body(request, state.max_body_bytes)
     chat = await parse_aside(ChatRequest, body, state.parsing)
     del body
+    note_model(request, chat.model)
     asked = translate(chat, request.scope["rkserve.client"], request.headers.get(TASK_HEADER, ""))
     generation = await state.generations.prepare(asked)
     head = new_head(chat.model or generation.entry.id)
