@@ -51,13 +51,11 @@ class Chat:
         self._page.call("insertText", text, selector="keyboard")
         self._page.call("press", "#chat-input", "Enter")
 
-    def exchange(self, *, complete: bool = True) -> Exchange:
-        """Return the last message's own request, once its answer is complete, or at least there."""
+    def exchange(self) -> Exchange:
+        """Return the last message's own request, once its answer is complete."""
         return self._recorder.wait(
             lambda seen: (
-                seen.path == CHAT_PATH
-                and b'"stream":true' in seen.body.replace(b" ", b"")
-                and (seen.complete or not complete)
+                seen.path == CHAT_PATH and b'"stream":true' in seen.body.replace(b" ", b"") and seen.complete
             ),
             self.since,
             ANSWER_S,

@@ -15,7 +15,7 @@ import httpx2
 
 from tests.serving import PATIENCE, free_port
 
-START_S = 240 * PATIENCE
+START_S = 600 * PATIENCE
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "open-webui.md"
 # A machine without internet: no models of its own, and nothing but the server under test.
@@ -30,9 +30,9 @@ OFFLINE = {
 
 
 def documented() -> dict[str, str]:
-    """Return the settings that the documentation tells owners to begin with: its first block of them."""
-    block = re.findall(r"^ *```ini\n(.*?)```", PAGE.read_text(), re.DOTALL | re.MULTILINE)[0]
-    lines = [line.strip() for line in block.strip().splitlines()]
+    """Return the settings that the documentation tells owners to begin with, and those for documents."""
+    blocks = re.findall(r"^ *```ini\n(.*?)```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    lines = [line.strip() for line in "".join(blocks).strip().splitlines()]
     assert all(re.fullmatch(r"[A-Z_]+=\S+", line) for line in lines), "`env $(cat FILE)` would split these"
     return dict(line.split("=", 1) for line in lines)
 
@@ -53,6 +53,8 @@ def running_open_webui(
         "WEBUI_AUTH": "False",
         "WEBUI_SECRET_KEY": "of-the-tests",
         "DATA_DIR": str(data),
+        **{name: api_url for name in settings if name.endswith("_BASE_URL")},
+        **{name: key for name in settings if name.endswith("_API_KEY")},
         "OPENAI_API_BASE_URL": api_url,
         "OPENAI_API_KEY": key,
     }
