@@ -17,7 +17,7 @@ BOARD = /opt/rkserve/$(VERSION)
 help:
 	@echo "make serve      set up what is needed and serve a model on http://127.0.0.1:8000"
 	@echo "make test       the quick tests (under 10 minutes)"
-	@echo "make test-slow  all tests: reference values made again, other Pythons, an emulated aarch64"
+	@echo "make test-slow  all tests: reference values made again, other Pythons, an emulated aarch64, Open WebUI"
 	@echo "make check      formatting, lint, types and the quick tests"
 	@echo "make bench      measure speed and memory (long; stop other work first)"
 	@echo "make soak       200 clients for 10 minutes, while workers are killed and the log's disk is full"
@@ -83,6 +83,6 @@ install:
 	$(BOARD)/bin/rkserve service install $(ARGS)
 
 clean:
-	rm -rf .venv .venv-* .uv .data build dist *.egg-info tests/sdk/node/node_modules
+	rm -rf .venv .venv-* .uv .data build dist *.egg-info tests/sdk/node/node_modules tests/webui/node/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
