@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -72,7 +73,22 @@ class Container:
 
     def log(self) -> str:
         """Return what it has printed, on both streams."""
-        return self.engine.podman("logs", self.name)
+        done = subprocess.run(
+            self.engine.podman_command("logs", self.name),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+        )
+        return done.stdout
+
+    def healthy(self) -> bool:
+        """Return what the image's health check says, run as the engine runs it."""
+        (image,) = json.loads(self.engine.podman("image", "inspect", IMAGE))
+        kind, *command = image["Healthcheck"]["Test"]
+        assert kind == "CMD"
+        check = self.engine.podman_command("exec", self.name, *command)
+        return subprocess.run(check, capture_output=True, timeout=CHAT_S).returncode == 0
 
     def process_ids(self) -> dict[int, str]:
         """Return its processes, by their ids outside of it, with their command lines."""
@@ -127,4 +143,5 @@ def running(
     try:
         yield container
     finally:
+        print(container.log())  # pytest shows it with a failure
         engine.podman("rm", "--force", container.name)

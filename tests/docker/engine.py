@@ -76,10 +76,19 @@ class Engine:
 
 
 def needed_here() -> list[str]:
-    """Return the options of podman that only an emulated machine or a test needs."""
+    """Return the options of podman that only an emulated machine or a test needs.
+
+    Its own timer of the health check would need systemd.
+    """
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     limits = [f"--ulimit=nofile={files}:{files}", f"--ulimit=nproc={files}:{files}"]
-    return [*limits, "--platform=linux/arm64", "--pull=never", "--env=QEMU_CPU=cortex-a76"]
+    return [
+        *limits,
+        "--no-healthcheck",
+        "--platform=linux/arm64",
+        "--pull=never",
+        "--env=QEMU_CPU=cortex-a76",
+    ]
 
 
 @cache
