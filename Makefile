@@ -70,6 +70,7 @@ lock: setup
 	$(LOCK) --upgrade pyproject.toml --extra rknn -o requirements/server.txt
 	$(LOCK) --upgrade pyproject.toml --extra rknn --extra convert --extra dev -c requirements/server.txt -o requirements/all.txt
 	echo uv | $(LOCK) --upgrade - -o requirements/uv.txt
+	echo hatchling | $(LOCK) --upgrade - -c requirements/all.txt -o requirements/build.txt
 
 wheels: setup
 	$(BIN)/python -m hatchling build -t wheel -d dist
