@@ -133,10 +133,10 @@ class Config:
         self._asked.add(key)
         value = self._values.get(key)
         if value is not None and not any(value == one and type(value) is type(one) for one in allowed):
+            instead = " or ".join(map(repr, allowed)) or "a model without it"
             raise ConvertError(
-                f"{self.path}: {key} is {_short(value)}. The conversion does not support that, and "
-                "ignoring it "
-                f"would give wrong answers; what it can convert is {' or '.join(map(repr, allowed))}. "
+                f"{self.path}: {key} is {_short(value)}. The conversion does not support that, and ignoring "
+                f"it would give wrong answers; what it can convert is {instead}. "
                 "Use another model, or a .rkllm file of this one."
             )
 

@@ -85,7 +85,6 @@ def attentions(
     window: int | None,
     config: Config,
     *,
-    softcap: float | None = None,
     gated: bool = False,
 ) -> dict[str, Attention]:
     """Return the attention of each type that the layers have. Raises ConvertError without a window."""
@@ -100,7 +99,6 @@ def attentions(
             scale=scale,
             rope=found[kind],
             gate="head" if gated else None,
-            softcap=softcap,
         )
         for kind in kinds
     }

@@ -18,6 +18,7 @@ def gemma3(config: Config) -> Model:
     config.only("hidden_act", "gelu_pytorch_tanh")
     config.only("attention_bias", False)
     config.only("use_bidirectional_attention", False)
+    config.only("attn_logit_softcapping")  # published models have none, and transformers 5.24 passes it over
     dims = dimensions(config, head_dim=256, num_kv_heads=4)
     pattern = config.find("sliding_window_pattern", int) or config.find("_sliding_window_pattern", int) or 6
     config.ignore("_sliding_window_pattern")
@@ -34,7 +35,6 @@ def gemma3(config: Config) -> Model:
         local_theta="rope_local_base_freq",
     )
     scalar = config.find("query_pre_attn_scalar", float) or 256.0
-    softcap = config.find("attn_logit_softcapping", float)
     window = config.find("sliding_window", int) or 4096
     return Model(
         architecture="gemma3",
@@ -46,7 +46,7 @@ def gemma3(config: Config) -> Model:
         vocab_size=dims.vocab_size,
         context_length=dims.context_length,
         norm_eps=config.find("rms_norm_eps", float) or 1e-6,
-        attention=attentions(types, found, scalar**-0.5, window, config, softcap=softcap),
+        attention=attentions(types, found, scalar**-0.5, window, config),
         layers=[_layer(index, kind) for index, kind in enumerate(types)],
         embedding="model.embed_tokens.weight",
         final_norm="model.norm.weight",

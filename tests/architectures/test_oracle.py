@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from backends.hybrid.forward import Forward
 from backends.hybrid.kv_cache import KVCache
 from backends.hybrid.ort import OrtExecutor
 from convert.hf import convert_hf
+from tests.backends.hybrid.test_forward import FixedLengths
 from tests.convert.checkpoints import write_checkpoint
 from tests.oracle.architectures import ANSWER_TOKENS, STEPS, Conversation, models
 
@@ -26,10 +27,12 @@ NAMES = sorted(models())
 class Engine:
     """A converted model with its caches."""
 
-    def __init__(self, folder: Path, *, kv_fp16: bool = False) -> None:
+    def __init__(self, folder: Path, *, kv_fp16: bool = False, lengths: Sequence[int] = ()) -> None:
+        """lengths: the only ones that calls may have, as on the NPU; else any."""
         read = read_folder(folder)
-        self.meta = read.meta
-        self.forward = Forward(read, OrtExecutor(read, 1, lambda done, what: None), kv_fp16=kv_fp16)
+        executor = OrtExecutor(read, 1, lambda done, what: None)
+        fixed = FixedLengths(executor, lengths) if lengths else executor
+        self.forward = Forward(read, fixed, kv_fp16=kv_fp16)
         self.pool = CachePool(self.forward.new_cache, 64 * 1024 * 1024)
 
     def logits(self, prompt: Sequence[int], cache: KVCache, sizes: Sequence[int] = ()) -> np.ndarray:
@@ -65,20 +68,28 @@ class Engine:
         return cached
 
 
+Folders = Callable[[str], Path]
+
+
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """Converts a model of the oracle once."""
     directory = tmp_path_factory.mktemp("architectures")
-    made = {}
-    for name in NAMES:
-        checkpoint = write_checkpoint(directory / name, models()[name], parts=1 + len(name) % 3)
-        made[name] = convert_hf(checkpoint, directory / "folders" / name, lengths=(1, 8, CHUNK))
-    return made
+
+    def folder(name: str) -> Path:
+        out = directory / "folders" / name
+        if not out.exists():
+            checkpoint = write_checkpoint(directory / name, models()[name], parts=1 + len(name) % 3)
+            convert_hf(checkpoint, out, lengths=(1, 8, CHUNK))
+        return out
+
+    return folder
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_conversations_in_turn(name: str, folders: dict[str, Path]) -> None:
+def test_conversations_in_turn(name: str, folders: Folders) -> None:
     """A chat, another, the chat's second turn, an edit in each part of its history, and the first again."""
-    engine = Engine(folders[name])
+    engine = Engine(folders(name))
     conversations = models()[name].conversations
     first = len(conversations["first"].prompt)
     cached = {}
@@ -93,9 +104,35 @@ def test_conversations_in_turn(name: str, folders: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("sizes", [(1, 2, 31, 5), (32,), (7,) * 17, (1,) * 40])
-def test_a_prompt_may_be_cut_anyhow(name: str, sizes: tuple[int, ...], folders: dict[str, Path]) -> None:
-    engine = Engine(folders[name])
+def test_a_prompt_may_be_cut_anyhow(name: str, folders: Folders) -> None:
+    engine = Engine(folders(name))
     expected = models()[name].conversations["first"]
-    logits = engine.logits(expected.prompt, engine.forward.new_cache(), sizes)
-    np.testing.assert_allclose(logits, expected.logits[0], atol=TOLERANCE)
+    for sizes in ((1, 2, 31, 5), (7,) * 17, (1,) * 40):
+        logits = engine.logits(expected.prompt, engine.forward.new_cache(), sizes)
+        np.testing.assert_allclose(logits, expected.logits[0], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_that_only_fill_up_a_fixed_length_change_nothing(name: str, folders: Folders) -> None:
+    """Calls of 1, 8 and 32 tokens only, unused rows full of rubbish: no state may come from those."""
+    engine = Engine(folders(name), lengths=(1, 8, CHUNK))
+    conversations = models()[name].conversations
+    for key in ("first", "second_turn", "edit_in_answer"):
+        engine.answer(conversations[key].prompt, conversations[key])
+    expected = conversations["first"]
+    for sizes in ((5, 3, 30), (31, 1, 2, 20)):
+        logits = engine.logits(expected.prompt, engine.forward.new_cache(), sizes)
+        np.testing.assert_allclose(logits, expected.logits[0], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_keys_and_values_in_float16(name: str, folders: Folders) -> None:
+    """Half the memory, an error of float16's size: the answer holds where its lead is larger."""
+    engine = Engine(folders(name), kv_fp16=True)
+    expected = models()[name].conversations["first"]
+    logits = engine.logits(expected.prompt, engine.forward.new_cache())
+    wanted = np.array(expected.logits[0])
+    assert np.abs(logits - wanted).max() < 0.02 * np.abs(wanted).max()
+    first, second = np.sort(wanted)[[-1, -2]]
+    if first - second > 0.1:
+        assert int(logits.argmax()) == expected.answer[0]

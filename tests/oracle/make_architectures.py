@@ -278,7 +278,6 @@ CASES: dict[str, Case] = {
     "gemma3": Case(
         Gemma3ForCausalLM,
         gemma3(
-            attn_logit_softcapping=3.0,
             final_logit_softcapping=9.0,
             rope_parameters={
                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
