@@ -203,7 +203,7 @@ def test_the_old_form_of_a_config_says_the_same(tmp_path: Path) -> None:
     model = models()["llama"]
     new = convert_hf(write_checkpoint(tmp_path / "new", model), tmp_path / "new-out")
     rope = dict(model.config["rope_parameters"])
-    changes = {
+    changes: dict[str, Any] = {
         "rope_parameters": None,
         "rope_theta": rope.pop("rope_theta"),
         "rope_scaling": rope | {"type": rope["rope_type"]},
@@ -215,7 +215,7 @@ def test_the_old_form_of_a_config_says_the_same(tmp_path: Path) -> None:
 
 def test_a_scaling_for_all_of_kanana2_is_that_of_full_layers(tmp_path: Path) -> None:
     model = models()["kanana2"]
-    changes = {"rope_parameters": None, "rope_theta": 5000.0, "rope_scaling": YARN}
+    changes: dict[str, Any] = {"rope_parameters": None, "rope_theta": 5000.0, "rope_scaling": YARN}
     folder = convert_hf(write_checkpoint(tmp_path / "model", model, **changes), tmp_path / "out")
     attention = read_meta(folder).attention
     full, sliding = attention["full"].rope, attention["sliding"].rope
