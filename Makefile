@@ -9,7 +9,10 @@ UV := .uv/bin/uv
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup serve test test-smoke test-slow check check-static oracle format lock bench clean
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+BOARD = /opt/rkserve/$(VERSION)
+
+.PHONY: help setup serve test test-smoke test-slow check check-static oracle format lock bench soak clean wheels install
 
 help:
 	@echo "make serve      set up what is needed and serve a model on http://127.0.0.1:8000"
@@ -17,8 +20,11 @@ help:
 	@echo "make test-slow  all tests: reference values made again, other Pythons, an emulated aarch64"
 	@echo "make check      formatting, lint, types and the quick tests"
 	@echo "make bench      measure speed and memory (long; stop other work first)"
+	@echo "make soak       200 clients for 10 minutes, while workers are killed and the log's disk is full"
 	@echo "make oracle     make the reference values of the tests again (needs torch, of its own)"
 	@echo "make lock       renew the locked dependencies"
+	@echo "make wheels     build what a board installs into dist"
+	@echo "make install    on a board, as root: install the service (docs/service.md)"
 	@echo "make setup      set up what is needed, or mend it, and nothing more (PYTHON=python3.12: for that one)"
 	@echo "make clean      remove what the others made here; models and keys stay, see docs/files.md"
 
@@ -56,11 +62,25 @@ format: setup
 bench: setup
 	$(BIN)/python -m bench $(ARGS)
 
+soak: setup
+	$(BIN)/python -m bench.soak $(ARGS)
+
 LOCK := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 lock: setup
 	$(LOCK) --upgrade pyproject.toml --extra rknn -o requirements/server.txt
 	$(LOCK) --upgrade pyproject.toml --extra rknn --extra convert --extra dev -c requirements/server.txt -o requirements/all.txt
 	echo uv | $(LOCK) --upgrade - -o requirements/uv.txt
+
+wheels: setup
+	$(BIN)/python -m hatchling build -t wheel -d dist
+	cp requirements/server.txt dist/requirements.txt
+
+# An environment of its own, without anything of the tests; what docs/service.md does with the wheel.
+install:
+	$(PYTHON) -m venv $(BOARD)
+	$(BOARD)/bin/pip install --quiet --require-hashes -r requirements/server.txt
+	$(BOARD)/bin/pip install --quiet --no-deps --force-reinstall .
+	$(BOARD)/bin/rkserve service install $(ARGS)
 
 clean:
 	rm -rf .venv .venv-* .uv .data build dist *.egg-info tests/sdk/node/node_modules

@@ -99,8 +99,9 @@ class NoFittingRuntime(Exception):
         else:
             found = f"there is none in {places}"
         super().__init__(
-            f"No {name} {wanted} was found: {found}. Put a fitting {name} into a directory that "
-            "RKSERVE_RUNTIME_DIRS names, or into a sub-directory of it named by version."
+            f"No {name} {wanted} was found: {found}. Install a fitting one with `rkserve runtime install "
+            f"FILE|URL`, or put {name} into a directory that RKSERVE_RUNTIME_DIRS names, or into a "
+            "sub-directory of it named by version."
         )
 
 
@@ -135,13 +136,13 @@ class RuntimeFinder:
         `abi` narrows the specifier to what can be driven; for rkllm it is RKLLM_ABI unless given.
         """
         if abi is None:
-            abi = RKLLM_ABI if kind == "rkllm" else SpecifierSet()
+            abi = drivable(kind)
         both = SpecifierSet(wanted or "") & abi
         machine = own_machine()
         rejected: list[Rejected] = []
         fitting: dict[Path, list[tuple[Version, RuntimeLibrary]]] = {}
         for library in self.find(kind):
-            reason = _misfit(library, both, machine)
+            reason = misfit(library, both, machine)
             version = library.version
             if reason is not None or version is None:
                 rejected.append(Rejected(library, reason or "its version is unknown"))
@@ -156,6 +157,11 @@ class RuntimeFinder:
         if key not in self._read:
             self._read[key] = _examine(path, kind)
         return RuntimeLibrary(path, kind, directory, *self._read[key])
+
+
+def drivable(kind: Kind) -> SpecifierSet:
+    """Return the versions of a library that can be driven, whatever a model wants."""
+    return RKLLM_ABI if kind == "rkllm" else SpecifierSet()
 
 
 def read_version(path: Path, kind: Kind) -> str | None:
@@ -216,7 +222,7 @@ def _examine(path: Path, kind: Kind) -> tuple[str | None, str | None, str | None
         return None, None, f"cannot be read ({error.strerror})"
 
 
-def _misfit(library: RuntimeLibrary, wanted: SpecifierSet, machine: str | None) -> str | None:
+def misfit(library: RuntimeLibrary, wanted: SpecifierSet, machine: str | None) -> str | None:
     """Return why a library does not fit, None where it does."""
     checks: tuple[Callable[[], str | None], ...] = (
         lambda: library.problem,

@@ -55,6 +55,21 @@ def own_machine() -> str | None:
         return None
 
 
+def promised_size(path: Path) -> int:
+    """Return how many bytes a file has at least by its own tables; for a 32-bit one 0. Raises as `needed`.
+
+    The section headers stand at the end of what a linker writes, so a file that was cut off is shorter.
+    """
+    with path.open("rb") as file:
+        header = _header(file)
+        if header.bits != 64:
+            return 0
+        ends = [segment.offset + segment.size for segment in _segments(file, header.order)]
+        (table,) = struct.unpack(header.order + "Q", _read(file, 40, 8))
+        size, count = struct.unpack(header.order + "HH", _read(file, 58, 4))
+        return int(max([table + size * count, *ends]))
+
+
 def needed(path: Path) -> list[str]:
     """Return the libraries a 64-bit file needs, in its order. Raises OSError, NotElf."""
     with path.open("rb") as file:

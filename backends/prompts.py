@@ -26,7 +26,8 @@ class Context:
         return BackendError(
             "context_length_exceeded",
             f"The prompt has {tokens} tokens, and the context of {self.model_id} is "
-            f"{self.length} tokens, prompt and answer together. Shorten the conversation.",
+            f"{self.length} tokens, prompt and answer together. Shorten the conversation, or begin "
+            "a new one.",
             "messages",
         )
 

@@ -13,6 +13,7 @@ from bench.processes import python
 from bench.replay import CONTEXT_LENGTH
 from server.app import create_app
 from server.logs import configure_logging
+from server.metrics.metrics import Metrics
 from server.registry import Entry, Registry
 from server.scheduling import Dispatcher
 from server.serving import GracefulServer, listen, server_config
@@ -40,8 +41,11 @@ def main(port: int, models_dir: Path) -> None:
     (entry.path(models_dir) / "meta2.json").write_text("{}")
     registry = Registry({MODEL: entry}, models_dir)
     configure_logging(settings.log_format, settings.log_level)
-    dispatcher = Dispatcher(settings, registry, worker_command=python("-m", "bench.replay_worker"))
-    app = create_app(settings, registry, dispatcher=dispatcher)
+    counted = Metrics()
+    dispatcher = Dispatcher(
+        settings, registry, worker_command=python("-m", "bench.replay_worker"), observer=counted
+    )
+    app = create_app(settings, registry, dispatcher=dispatcher, counted=counted)
     GracefulServer(server_config(app), settings).run(listen(settings.host, settings.port))
 
 

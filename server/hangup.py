@@ -14,6 +14,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 
+def has_terminal() -> bool:
+    """Return whether this process has a terminal whose end SIGHUP would tell of."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
 def watch_terminal(loop: asyncio.AbstractEventLoop, closed: Callable[[], None]) -> ExitStack:
     """Call `closed` once when the terminal is gone, if nobody else will say so. Close the result to stop.
 

@@ -14,7 +14,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import uvicorn
@@ -22,13 +22,17 @@ from fastapi import FastAPI
 
 from server.addresses import network_urls, url_of
 from server.app import create_app
-from server.hangup import watch_terminal
+from server.hangup import has_terminal, watch_terminal
 from server.http.connection import LimitedConnection
 from server.http.keys import check_keys
-from server.logs import configure_logging
+from server.logs import configure_logging, is_journal
+from server.notify import Notifier
 from server.registry import load_registry
+from server.reload import Reloader
 from server.settings import Settings, SettingsError
+from server.status_line import status_line
 from server.streams import tell
+from server.supervision import Supervision
 
 BACKLOG = 1024
 KEEP_ALIVE_S = 30
@@ -37,6 +41,8 @@ FEWEST_FILES = 64
 # After the grace time: for the dispatcher to end its workers, and for answers to reach their clients.
 STOP_MARGIN_S = 1.0
 DRAIN_S = 0.4
+# What stopping takes at most beyond the grace time; a service manager is told.
+STOP_EXTRA_S = 2.0
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -56,8 +62,12 @@ def run(app: FastAPI, settings: Settings) -> None:
     Raises SettingsError for a port in use, and where the system allows too few open files.
     """
     _raise_file_limit()
+    notifier = Notifier.from_environment()
     sockets = listen(settings.host, settings.port, typed(settings))
-    GracefulServer(server_config(app), settings).run(sockets)
+    state = app.state.rkserve
+    supervision = Supervision(notifier, lambda: status_line(state.registry, state.dispatcher))
+    reloader = Reloader(settings, state.registry, state.dispatcher, state.templates, supervision)
+    GracefulServer(server_config(app), settings, supervision, reloader.request).run(sockets)
 
 
 def _warn_of_missing_runtime_dirs(settings: Settings) -> None:
@@ -142,9 +152,18 @@ def _cure(error: OSError) -> str:
 class GracefulServer(uvicorn.Server):
     """uvicorn's server with an end of our own. The first signal begins it, a second one ends the process."""
 
-    def __init__(self, config: uvicorn.Config, settings: Settings) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        settings: Settings,
+        supervision: Supervision | None = None,
+        reload: Callable[[], None] | None = None,
+    ) -> None:
+        """Take whom to report to, by default nobody, and what a SIGHUP without a terminal asks for."""
         super().__init__(config)
         self._grace_s = settings.shutdown_grace_s
+        self._supervision = supervision or Supervision(Notifier(), lambda: "")
+        self._reload = reload
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -154,18 +173,27 @@ class GracefulServer(uvicorn.Server):
         handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         for number in handled:
             loop.add_signal_handler(number, self._on_signal, number)
+        if self._reload is not None and signal.SIGHUP in handled and not has_terminal():
+            # No terminal can have been closed: somebody wants models.yaml to be read again.
+            loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         terminal = watch_terminal(loop, lambda: self._on_signal(signal.SIGHUP))
         try:
             yield
         finally:
             terminal.close()
+            self._supervision.close()
             for number in handled:
                 loop.remove_signal_handler(number)
+
+    def _on_hangup(self) -> None:
+        if self._reload is not None and not self.should_exit:
+            self._reload()
 
     def _on_signal(self, number: int) -> None:
         if not self.should_exit:
             _log.info("stopping: running answers have %g s; a second signal ends them now", self._grace_s)
             self.should_exit = True
+            self._supervision.stopping(self._grace_s + STOP_EXTRA_S)
             return
         # The workers notice that their server is gone and end.
         signal.signal(number, signal.SIG_DFL)
@@ -174,10 +202,16 @@ class GracefulServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and say where the server is."""
         await super().startup(sockets)
-        if self.started and sockets:
-            tell(sys.stdout, f"rkserve is ready at {url_of(sockets[0])}/v1 (stop it with Ctrl+C)")
-            for address in network_urls(sockets):
+        if not self.started or not sockets:
+            return
+        here, others = url_of(sockets[0]), network_urls(sockets)
+        if is_journal(sys.stdout.fileno()):
+            _log.info("ready at %s", ", ".join(f"{address}/v1" for address in (here, *others)))
+        else:
+            tell(sys.stdout, f"rkserve is ready at {here}/v1 (stop it with Ctrl+C)")
+            for address in others:
                 tell(sys.stdout, f"from other machines: {address}/v1")
+        self._supervision.ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more connections, stop the dispatcher, let the last answers out, cut what is left."""

@@ -25,8 +25,8 @@ from server.names import MODEL_NAME, MODEL_NAME_RULE
 PREFIX = "RKSERVE_"
 SERVICE_ENV_FILE = Path("/etc/rkserve/rkserve.env")
 API_KEY_VARIABLE = "RKSERVE_API_KEY"  # a client's key, for `rkserve chat`: no setting of the server
-# Settings that are accepted and do nothing yet, and why; whoever sets one is warned at start.
-NOT_USED = {"metrics_open": "there is no /metrics yet"}
+# Settings that are accepted and do nothing yet, and why; whoever sets one is warned at start. None for now.
+NOT_USED: dict[str, str] = {}
 
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*")
 _ORIGIN = re.compile(r"\*|https?://[^/\s]+")

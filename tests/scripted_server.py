@@ -9,6 +9,8 @@ import sys
 
 from server import serving
 from server.app import create_app
+from server.logs import configure_logging
+from server.metrics.metrics import Metrics
 from server.registry import load_registry
 from server.scheduling import Dispatcher
 from server.settings import load_settings
@@ -21,8 +23,9 @@ def command(worker_module: str) -> list[str]:
 
 if __name__ == "__main__":
     settings = load_settings(env_file=None)
+    configure_logging(settings.log_format, settings.log_level)
     registry = load_registry(settings)
     worker_command = [sys.executable, "-P", "-m", sys.argv[1]]
-    serving.run(
-        create_app(settings, registry, dispatcher=Dispatcher(settings, registry, worker_command)), settings
-    )
+    counted = Metrics()
+    dispatcher = Dispatcher(settings, registry, worker_command, observer=counted)
+    serving.run(create_app(settings, registry, dispatcher=dispatcher, counted=counted), settings)

@@ -11,6 +11,8 @@ import pytest
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from server.doctor.page import page_file, sections
+from server.doctor.see import PAGE, See
 from server.registry.entry import Entry
 from server.registry.load import packaged_file, read_registry
 from server.settings import Settings, flag_name, variable_name
@@ -97,3 +99,24 @@ def test_every_link_leads_to_a_file() -> None:
     for page in [*DOCS.glob("*.md"), *ROOT.glob("*.md")]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_link_to_a_section_leads_to_one() -> None:
+    for page in [*DOCS.glob("*.md"), *ROOT.glob("*.md")]:
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)]+)\)", page.read_text()):
+            there = page if not target else page.parent / target
+            assert anchor in sections(there.read_text()), f"{page.name}: {target}#{anchor}"
+
+
+def test_every_finding_of_the_doctor_is_explained() -> None:
+    assert ROOT / PAGE == DOCS / "troubleshooting.md" == page_file()
+    assert {str(see) for see in See} <= set(sections((DOCS / "troubleshooting.md").read_text()))
+
+
+def test_a_section_holds_what_is_inside_it() -> None:
+    lines = ["# A page", "x", '## It\'s "503": why?', "```console", "# no heading", "```", "### Inside", "y"]
+    page = "\n".join([*lines, "## Next"])
+    found = sections(page)
+    assert list(found) == ["a-page", "its-503-why", "inside", "next"]
+    assert found["its-503-why"] == "\n".join(lines[2:]) + "\n"
+    assert found["inside"] == "### Inside\ny\n"

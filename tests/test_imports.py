@@ -13,7 +13,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-SERVER_MAY = tuple(f"backends.{name}" for name in ("base", "spec", "protocol", "discovery", "probing"))
+SERVER_MAY = tuple(
+    f"backends.{name}" for name in ("base", "spec", "protocol", "discovery", "identity", "probing")
+)
 ALLOWED: dict[str, tuple[str, ...]] = {
     "server": SERVER_MAY,
     "backends": (),

@@ -112,7 +112,9 @@ class RkllmBackend:
         if room < 1:
             raise self._context.refusal(encoded.tokens if encoded.exact else f"about {encoded.tokens}")
         limit = min(self._spec.max_tokens if params.max_tokens is None else params.max_tokens, room)
-        sink.prefill(0, encoded.tokens)
+        if params.adapter is not None:
+            self._session.add_adapter(params.adapter)
+        sink.prefill(0, encoded.tokens)  # not before: until then a worker that dies died of the adapter
         prompt: Prompt = encoded.prompt
         if self._images is not None and encoded.images:
             with_images = self._images.prompt(encoded, params, sink, cancelled)

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TextIO
 
 READ_BYTES = 64 * 1024
-KEPT_LINES = 500
+KEPT_LINES = 500  # the last ones, and as many from the latest mark on: a load names its versions first
 MAX_LINE_BYTES = 4096
 SYNC_S = 5.0  # stderr's reader may hold up the thread; what it has not passed on by then is not waited for
 
@@ -36,6 +36,8 @@ class Capture:
     def __init__(self) -> None:
         self._lock = threading.Condition()
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._first: list[str] = []  # lines from the latest mark on
+        self._marked = 0
         self._count = 0
         self._secret = secrets.token_hex(16).encode()  # begins a line of our own, and no other
         self._syncs_sent = itertools.count(1)
@@ -91,14 +93,18 @@ class Capture:
         """Return the place after everything printed so far."""
         self.sync()
         with self._lock:
+            self._first = []
+            self._marked = self._count
             return self._count
 
     def since(self, mark: int) -> list[str]:
-        """Return the lines printed since a mark; of very many the last."""
+        """Return the lines since a mark; of very many the last ones, and the first since the latest mark."""
         self.sync()
         with self._lock:
-            new = self._count - mark
-            return list(self._lines)[-new:] if new > 0 else []
+            last_from = max(mark, self._count - len(self._lines))
+            first = self._first[max(0, mark - self._marked) : max(0, last_from - self._marked)]
+            last = self._count - last_from
+            return first + (list(self._lines)[-last:] if last > 0 else [])
 
     def sync(self) -> None:
         """Wait until what has been printed so far is kept: C buffers stdout on a pipe in blocks."""
@@ -130,7 +136,9 @@ class Capture:
             with contextlib.suppress(OSError):  # nobody reads the real one any more: keep emptying ours
                 _write_all(real_err, b"".join(line + b"\n" for line in kept))
         with self._lock:
-            self._lines.extend(line.decode("utf-8", "replace").rstrip("\r") for line in kept)
+            decoded = [line.decode("utf-8", "replace").rstrip("\r") for line in kept]
+            self._lines.extend(decoded)
+            self._first.extend(decoded[: KEPT_LINES - len(self._first)])
             self._count += len(kept)
             if ours:
                 self._syncs_seen = max(self._syncs_seen, int(ours[-1].split()[1]))

@@ -61,8 +61,10 @@ class EmbeddingRun:
             seconds += run_s
             if ended is Ended.CANCELLED:
                 break
-            vectors.append(self._vector(item, encoded, pool, params.dimensions))
-            prompt_tokens += encoded.tokens if encoded.exact else self._measured(encoded, pool)
+            tokens = encoded.tokens if encoded.exact else self._measured(encoded, pool)
+            least = tokens if encoded.exact else tokens - 1  # what is measured is right to within one
+            vectors.append(self._vector(item, least, pool, params.dimensions))
+            prompt_tokens += tokens
         whole = len(vectors) == len(inputs)
         usage = Usage(
             prompt_tokens=prompt_tokens,
@@ -124,14 +126,14 @@ class EmbeddingRun:
             raise
         return pool, outcome.prefill_s + outcome.decode_s, outcome.ended
 
-    def _vector(self, item: EmbedInput, encoded: Encoded, pool: Pool, dimensions: int | None) -> bytes:
+    def _vector(self, item: EmbedInput, least: int, pool: Pool, dimensions: int | None) -> bytes:
         vector = pool.vector()
         if vector is None:
             raise self._useless(item, "the runtime gave no hidden states")
-        if encoded.exact and self.options.pooling != "last" and pool.rows < encoded.tokens:
+        if self.options.pooling != "last" and pool.rows < least:
             raise self._useless(
                 item,
-                f"the runtime gave the hidden states of {pool.rows} of {encoded.tokens} tokens, and pooling: "
+                f"the runtime gave the hidden states of {pool.rows} of {least} tokens, and pooling: "
                 f"{self.options.pooling} needs all",
             )
         pooling.check_dimensions(self.model_id, self.options, dimensions, len(vector))

@@ -27,7 +27,8 @@ def load_failed(
     return BackendError(
         "load_failed",
         f"{model.name} cannot be loaded: the runtime {what} and gave no reason that is known."
-        f"{quoted(lines)} Verify the file, and check the free memory and the NPU driver.",
+        f"{quoted(lines)} Verify the file, and check the free memory and the NPU driver: rkserve "
+        "doctor.",
     )
 
 

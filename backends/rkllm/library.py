@@ -80,8 +80,8 @@ class SymbolsMissing(LibraryError):
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         super().__init__(
             path,
-            f"{path} is no librkllmrt 1.3: it lacks {', '.join(names)}. Put the vendor's library there, "
-            "or point RKSERVE_RUNTIME_DIRS to it.",
+            f"{path} is no librkllmrt 1.3: it lacks {', '.join(names)}. Install the vendor's library with "
+            "rkserve runtime install FILE|URL, or point RKSERVE_RUNTIME_DIRS to it.",
         )
         self.names = tuple(names)
 
@@ -93,7 +93,8 @@ class LayoutMismatch(LibraryError):
         super().__init__(
             path,
             f"{path} does not use the data layout of librkllmrt 1.3: its default parameters read as "
-            f"{', '.join(fields)}. It is not used, since it would corrupt memory. Install librkllmrt 1.3.1.",
+            f"{', '.join(fields)}. It is not used, since it would corrupt memory. Install librkllmrt 1.3.1: "
+            "rkserve runtime install FILE|URL.",
         )
         self.fields = tuple(fields)
 

@@ -68,8 +68,8 @@ def chosen_library(spec: ModelSpec) -> tuple[Path, Version]:
     if spec.rkllm.library is None:
         raise BackendError(
             "load_failed",
-            f"No runtime library was chosen for {spec.model_id}. Put librkllmrt.so into a directory that "
-            "RKSERVE_RUNTIME_DIRS names.",
+            f"No runtime library was chosen for {spec.model_id}. rkserve runtime install FILE|URL puts "
+            "librkllmrt.so where it is looked for.",
         )
     path = Path(spec.rkllm.library)
     try:
@@ -81,7 +81,7 @@ def chosen_library(spec: ModelSpec) -> tuple[Path, Version]:
         raise BackendError(
             "runtime_version_mismatch",
             f"{path} is librkllmrt {text or 'of an unknown version'}, and only {RKLLM_ABI} can be used: "
-            "others have another data layout. Install librkllmrt 1.3.1.",
+            "others have another data layout. Install librkllmrt 1.3.1: rkserve runtime install FILE|URL.",
         )
     return path, version
 

@@ -177,7 +177,7 @@ _FAULTS: Sequence[tuple[Fault, re.Pattern[str], ErrorCode, str | Callable[[Seque
         re.compile("rknpu driver version is too low"),
         "runtime_version_mismatch",
         "The NPU driver of this system's kernel is too old for the runtime. Update the kernel "
-        "(driver 0.9.8 is known to work).",
+        "(driver 0.9.8 is known to work; rkserve doctor shows which there is).",
     ),
     (
         Fault.MODEL_TOO_OLD,
@@ -230,6 +230,6 @@ _FAULTS: Sequence[tuple[Fault, re.Pattern[str], ErrorCode, str | Callable[[Seque
         re.compile("rkllm_init failed"),
         "load_failed",
         "The runtime could not load the model. Verify the file, and check the free memory and the NPU "
-        "driver.",
+        "driver: rkserve doctor.",
     ),
 )

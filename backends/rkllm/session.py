@@ -92,6 +92,12 @@ class Session:
         self.warnings = [fault.message for fault in faults]
         self.template_off = self._functions.rkllm_set_chat_template(handle, b"", b"", b"") == 0
 
+    def add_adapter(self, adapter: Adapter) -> None:
+        """Load an adapter if it is not loaded; takes some seconds. Raises BackendError, EngineLost."""
+        if adapter not in self._adapters:
+            self._load_adapter(adapter)
+            self._adapters.add(adapter)
+
     def run(
         self,
         prompt: Prompt,
@@ -104,13 +110,13 @@ class Session:
     ) -> Outcome:
         """Make one answer to token ids, a text or a text with images; returns when the library has returned.
 
-        An adapter that has not run before is loaded first, which may take some seconds. owner: whose prompt
-        it is: what another's has left in the KV cache is not used for it.
+        adapter: one that was added. owner: whose prompt it is: what another's has left in the KV cache is
+        not used for it.
 
         `on_token` is called for each token until it says to end. Raises what it raises, BackendError for what
         the library complains of, EngineLost.
         """
-        lora = None if adapter is None else self._lora(adapter)
+        lora = None if adapter is None else RKLLMLoraParam(lora_adapter_name=adapter.name.encode())
         infer = RKLLMInferParam(
             mode=RKLLMInferMode.GENERATE,
             sampling_params=ctypes.pointer(sampling),
@@ -260,20 +266,12 @@ class Session:
             del self._runs[userdata]
         return status, self._capture.since(mark)
 
-    def _lora(self, adapter: Adapter) -> RKLLMLoraParam:
-        """Return the struct that names a loaded adapter. Raises BackendError, EngineLost."""
-        name = adapter.name.encode()
-        if adapter not in self._adapters:
-            self._load_adapter(adapter, name)
-            self._adapters.add(adapter)
-        return RKLLMLoraParam(lora_adapter_name=name)
-
-    def _load_adapter(self, adapter: Adapter, name: bytes) -> None:
+    def _load_adapter(self, adapter: Adapter) -> None:
         file = Path(adapter.path).name
         if "rkllm_load_lora" in self._missing:
             raise BackendError("load_failed", f"The adapter {file} cannot be used: this runtime knows none.")
         mark = self._capture.mark()
-        lora = RKLLMLoraAdapter(adapter.path.encode(), name, adapter.scale)
+        lora = RKLLMLoraAdapter(adapter.path.encode(), adapter.name.encode(), adapter.scale)
         self._keep.append(lora)
         status = self._functions.rkllm_load_lora(self._handle, ctypes.byref(lora))
         lines = self._capture.since(mark)

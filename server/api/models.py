@@ -12,6 +12,8 @@ from server.api.state import AppState, state_of
 from server.errors import without_folders
 from server.registry import Entry, without_effect
 from server.registry.blocks import HubSource
+from server.registry.installing import not_installed
+from server.store.soundness import known_damage, soundness
 
 router = APIRouter()
 
@@ -46,7 +48,13 @@ def _model(state: AppState, entry: Entry) -> dict[str, Any]:
         warnings.append(status.adapter_error)
     if (problem := state.templates.problem(entry)) is not None:
         warnings.append(problem)
-    warnings += [message for _, message in without_effect(entry, state.settings.models_dir)]
+    warnings += [message for _, message in without_effect(entry)]
+    if entry.side_model is not None:
+        side = state.registry.entries[entry.side_model]
+        if side not in state.registry.installed():
+            warnings.append(f"side_model: {not_installed(side).message}")
+    if (damage := known_damage(entry, state.settings.models_dir)) is not None:
+        warnings.append(f"{damage}.")
     return {
         "id": entry.id,
         "object": "model",
@@ -61,6 +69,10 @@ def _model(state: AppState, entry: Entry) -> dict[str, Any]:
         "runtime": runtime,
         "details": info.details if info is not None else {},
         "license": entry.license.id,
+        "license_url": entry.license.url,
+        "notice": entry.license.notice,
+        "attribution": entry.license.attribution,
+        "verified": soundness(entry, state.settings.models_dir),
         "warnings": [without_folders(warning) for warning in dict.fromkeys(warnings)],
     }
 

@@ -9,6 +9,8 @@ from fastapi import Request
 
 from server.generation.embedding import EmbeddingService
 from server.generation.service import GenerationService
+from server.http.record import UNKNOWN_MODEL, record_of
+from server.metrics.exposition import Exposition
 from server.registry import Registry
 from server.scheduling import Dispatcher
 from server.settings import Settings
@@ -27,6 +29,7 @@ class AppState:
     templates: Templates
     generations: GenerationService
     embeddings: EmbeddingService
+    exposition: Exposition
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # whose turn it is to parse a large body
 
     @property
@@ -39,3 +42,8 @@ def state_of(request: Request) -> AppState:
     """Return the parts of the server that answers this request."""
     state: AppState = request.app.state.rkserve
     return state
+
+
+def note_model(request: Request, name: str | None) -> None:
+    """Note which model a request names, or means by none, for whoever counts requests by model."""
+    record_of(request.scope).model = state_of(request).generations.known(name) or UNKNOWN_MODEL

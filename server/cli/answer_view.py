@@ -9,9 +9,9 @@ from typing import Self
 
 from rich.console import Console
 
+from server.cli.console import plain
 from server.cli.conversation import Piece
 
-_CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
@@ -48,7 +48,7 @@ class AnswerView:
         if self._thinking and not piece.thinking and not self._at_line_start:
             self._write("\n")
         self._switch(piece.thinking)
-        self._write(piece.text.translate(_CONTROL))
+        self._write(plain(piece.text))
 
     def note(self, text: str) -> None:
         """Print a remark behind what was shown so far."""

@@ -10,7 +10,20 @@ from typing import Annotated, cast
 
 import typer
 
-from server.cli import chat, convert, doctor, key, models, pull, serve, where
+from server.cli import (
+    chat,
+    convert,
+    doctor,
+    key,
+    models,
+    pull,
+    repair,
+    runtime,
+    serve,
+    service,
+    verify,
+    where,
+)
 from server.cli.console import CommandError, say
 from server.cli.ending import INTERRUPTED, Signals, output_ended
 from server.streams import open_standard_streams, settle_standard_streams
@@ -32,11 +45,15 @@ app = typer.Typer(
 app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
 app.command("models", epilog=models.EXAMPLES)(models.models)
 app.command("pull", epilog=pull.EXAMPLES)(pull.pull)
+app.command("verify", epilog=verify.EXAMPLES)(verify.verify)
+app.command("repair", epilog=repair.EXAMPLES)(repair.repair)
 app.command("chat", epilog=chat.EXAMPLES)(chat.chat)
 app.command("where", epilog=where.EXAMPLES)(where.where)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.add_typer(convert.app, name="convert")
 app.add_typer(key.app, name="key")
+app.add_typer(runtime.app, name="runtime")
+app.add_typer(service.app, name="service")
 
 
 def _version(wanted: bool) -> None:

@@ -8,6 +8,8 @@ from rich.console import Console
 
 from server.streams import tell
 
+_CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
 
 class CommandError(Exception):
     """What went wrong, in lines that also say what to do. Ends the command; exit code 2 for wrong usage."""
@@ -26,3 +28,8 @@ def results() -> Console:
 def say(message: str, command: str = "rkserve") -> None:
     """Print a line about what is going on, on standard error; never wrapped, so that scripts can read it."""
     tell(sys.stderr, f"{command}: {message}")
+
+
+def plain(text: str) -> str:
+    """Return a text from elsewhere without control characters, which could steer the terminal."""
+    return text.translate(_CONTROL)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,3 +56,14 @@ def entry_for(registry: Registry, name: str) -> Entry:
 def where_not_installed(models_dir: Path) -> str:
     """Return the directory without models for a message, and whether it is there at all."""
     return str(models_dir) if models_dir.is_dir() else f"{models_dir}, which does not exist"
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Turn the errors of `server.store` into the command's own."""
+    from server.store.errors import StoreError
+
+    try:
+        yield
+    except StoreError as error:
+        raise CommandError(error.message) from error

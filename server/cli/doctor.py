@@ -1,8 +1,13 @@
-"""rkserve doctor: what this board and its vendor's library really do, tried out."""
+"""rkserve doctor: what keeps this machine from serving models, and what mends it.
+
+With --deep: what the board and its vendor's library really do, tried out.
+"""
 
 from __future__ import annotations
 
+import difflib
 import json
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +23,11 @@ if TYPE_CHECKING:
     from server.registry import Entry
     from server.settings import Settings
 
-EXAMPLES = "Example: [bold]rkserve doctor --deep minicpm5-2b[/]"
+EXAMPLES = (
+    "Examples: [bold]rkserve doctor[/], [bold]rkserve doctor --json[/], "
+    "[bold]rkserve doctor --deep minicpm5-2b[/]. Exit code 1: something is wrong. "
+    "Nothing is ever changed."
+)
 PROBE_S = 300.0
 
 
@@ -28,6 +37,10 @@ def doctor(
         typer.Option(
             "--deep", metavar="ID", help="Try out what only a board can show of this model's runtime."
         ),
+    ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", metavar="SECTION", help="Print a section of docs/troubleshooting.md."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, for scripts.")] = False,
     probe_timeout: Annotated[
@@ -41,12 +54,18 @@ def doctor(
         typer.Option("--runtime-dirs", metavar="DIRS", help="Where runtime libraries are, a:b."),
     ] = None,
 ) -> None:
-    """Probe a model's runtime on this board: a table, a report to send us, and which keys to set."""
-    if deep is None:
-        raise CommandError("there is only doctor --deep ID yet; rkserve models lists the ids", exit_code=2)
+    """Check this machine: a table of what is fine, what is wrong, why, and what mends it.
+
+    With --deep ID: probe a model's runtime on a board, for a report to send us and the keys to set.
+    """
+    if explain is not None:
+        print(_section(explain), end="")
+        return
     settings = settings_for(
         {"models_file": models_file, "models_dir": models_dir, "runtime_dirs": runtime_dirs}
     )
+    if deep is None:
+        raise typer.Exit(_examine(settings, as_json))
     registry = registry_for(settings)
     asked = entry_for(registry, deep)
     entry = registry.host(asked)
@@ -58,9 +77,56 @@ def doctor(
         print(json.dumps(document, indent=2, ensure_ascii=False))
     elif conducted.refused is None:
         _print_table(conducted.findings)
-        _say_settings(entry, document["settings"])
+        _say_settings(entry, conducted.findings, document["settings"])
     if conducted.refused is not None:
         raise CommandError(f"{entry.id} cannot be probed. {conducted.refused}")
+    if all(finding.outcome == "failed" for finding in conducted.findings):
+        raise CommandError(f"no probe of {entry.id} succeeded; the report says how each failed")
+
+
+def _section(name: str) -> str:
+    """Return a section of the page by its anchor, or by the whole link that a finding shows."""
+    from server.doctor.page import page_file, sections
+
+    known = sections(page_file().read_text(encoding="utf-8"))
+    wanted = name.rpartition("#")[2]
+    if wanted not in known:
+        near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise CommandError(f"docs/troubleshooting.md has no section {wanted}; {hint}", exit_code=2)
+    return known[wanted]
+
+
+def _examine(settings: Settings, as_json: bool) -> int:
+    """Print what the checks find; return the exit code."""
+    from server.cli.doctor_table import print_findings
+    from server.doctor.checks import run
+    from server.doctor.gather import gather
+    from server.registry import Registry
+
+    problem = None
+    try:
+        registry = registry_for(settings)
+    except CommandError as error:  # the rest of the machine is looked at all the same
+        registry, problem = Registry({}), str(error)
+    findings, silent = run(gather(settings, registry, problem))
+    bad = sum(finding.status == "bad" for finding in findings)
+    advice = sum(finding.status == "advice" for finding in findings)
+    if as_json:
+        rows = [asdict(finding) | {"see": finding.see and finding.see.link} for finding in findings]
+        document = {"ok": bad == 0, "findings": rows, "not_asked": silent}
+        print(json.dumps(document, indent=2, ensure_ascii=False))
+        return min(bad, 1)
+    print_findings(findings)
+    if bad or advice:
+        say("rkserve doctor --explain SECTION prints what a row's last line names")
+    if silent:
+        say(f"nothing here to look at for: {', '.join(silent)}")
+    say(
+        ("nothing is wrong" if not bad else f"{bad} {'is' if bad == 1 else 'are'} wrong")
+        + (f", {advice} could be better" if advice else "")
+    )
+    return min(bad, 1)
 
 
 def _probe(entry: Entry, settings: Settings, probe_s: float) -> tuple[str, Conducted]:
@@ -156,9 +222,14 @@ def _print_table(findings: list[Finding]) -> None:
     results().print(table)
 
 
-def _say_settings(entry: Entry, keys: dict[str, Any]) -> None:
-    if not keys:
+def _say_settings(entry: Entry, findings: list[Finding], keys: dict[str, Any]) -> None:
+    failed = [finding.probe for finding in findings if finding.outcome == "failed"]
+    if failed:
+        say(f"these probes failed, so that it is not known what they would ask for: {', '.join(failed)}")
+    if keys:
+        inside = ", ".join(
+            f"{key.removeprefix('rkllm.')}: {json.dumps(value)}" for key, value in keys.items()
+        )
+        say(f"set in the entry of {entry.id} in your models.yaml, beside what is there: rkllm: {{{inside}}}")
+    elif not failed:
         say(f"nothing is to be set in the entry of {entry.id}")
-        return
-    inside = ", ".join(f"{key.removeprefix('rkllm.')}: {json.dumps(value)}" for key, value in keys.items())
-    say(f"set in the entry of {entry.id} in your models.yaml, beside what stands there: rkllm: {{{inside}}}")

@@ -36,21 +36,32 @@ def add(
     name: Annotated[str, typer.Argument(help="Whom or what the key is for.")], file: KeysFile = None
 ) -> None:
     """Make a key and print it. It cannot be shown again."""
-    if not _NAME.fullmatch(name):
-        raise CommandError(f'"{name}" is no name for a key: use letters, digits, spaces and . _ @ -')
     path, _ = _keys_file(file)
-    key = "rk-" + secrets.token_urlsafe(KEY_BYTES)
-    with changing(path) as lines:
-        first = not _names(lines)
-        if name in _names(lines):
-            raise CommandError(f'there is a key "{name}" already; rkserve key revoke "{name}" takes it away')
-        lines.append(f"{name}:{hashlib.sha256(key.encode()).hexdigest()}")
+    key, first = make_key(path, name)
     print(key)
     say(f"keep it, it is not shown again; its hash is in {path}")
     if first:
         say(f"this is the first key: a server that uses this file asks for a key from now on{_how(file)}")
     else:
         say(f"a server that uses this file accepts it from now on{_how(file)}")
+
+
+def make_key(path: Path, name: str) -> tuple[str, bool]:
+    """Put a new key into the file; return it, and whether it is the first. Raises CommandError."""
+    if not _NAME.fullmatch(name):
+        raise CommandError(f'"{name}" is no name for a key: use letters, digits, spaces and . _ @ -')
+    key = "rk-" + secrets.token_urlsafe(KEY_BYTES)
+    with changing(path) as lines:
+        first = not _names(lines)
+        if name in _names(lines):
+            raise CommandError(f'there is a key "{name}" already; rkserve key revoke "{name}" takes it away')
+        lines.append(f"{name}:{hashlib.sha256(key.encode()).hexdigest()}")
+    return key, first
+
+
+def names_in(path: Path) -> list[str]:
+    """Return the names of a file's keys. Raises CommandError."""
+    return _names(read_lines(path))
 
 
 @app.command("list")

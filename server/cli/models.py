@@ -58,26 +58,31 @@ def models(
 
 def _row(entry: Entry, registry: Registry, models_dir: Path, runtimes: Runtimes, templates: Templates) -> Row:
     from server.registry.last_load import read_last_load
+    from server.store.soundness import known_damage, soundness
 
     host = registry.host(entry)
     installed = entry.installed(models_dir) and host.installed(models_dir)
     library, problem = runtimes.describe(host)
     last = read_last_load(entry, models_dir) if installed else None
+    damage = known_damage(entry, models_dir) if installed else None
     template = templates.problem(entry) if installed else None
     template = template and registry.located(entry, "template", template)
     return Row(
         id=entry.id,
         installed=installed,
+        verified=soundness(entry, models_dir) if installed else None,
         runtime=library or _engine(entry),
         size_mb=round(_size_bytes(entry.path(models_dir)) / 1e6) if installed else None,
         memory_mb=entry.memory_mb,
         license=entry.license.id,
+        notice=entry.license.notice,
+        attribution=entry.license.attribution,
         score=entry.measured.score,
         tokens_per_s=entry.measured.tokens_per_s,
         remark=entry.measured.remark,
         details={} if last is None else last.details,
         warnings=[
-            *(text for text in (problem, template) if text and installed),
+            *(text for text in (damage, problem, template) if text and installed),
             *([] if last is None else last.warnings),
         ],
     )
@@ -90,6 +95,8 @@ def _say_more(row: Row) -> None:
     if row.details:
         details = ", ".join(f"{key} {value}" for key, value in row.details.items())
         say(f"{row.id}, when it was last loaded: {details}")
+    if said := [text for text in (row.attribution, row.notice) if text]:
+        say(f"{row.id}, {row.license}: {'. '.join(said)}")
     for warning in row.warnings:
         say(f"{row.id}: {warning}")
 

@@ -16,16 +16,21 @@ LEAST_REMARK = 24  # columns; a remark that gets fewer says nothing
 class Row:
     """What is shown of one model.
 
-    runtime: what would run it here, None if nothing. details: what it and its runtime said when it was last
-    loaded. warnings: from then, and why there is no runtime. size_mb: on the disk.
+    verified: whether its bytes were found right (True) or wrong (False) since they last changed; None: not
+    known. notice, attribution: what its licence wants said. runtime: what would run it here, None if
+    nothing. details: what it and its runtime said when it was last loaded. warnings: from then, and why
+    there is no runtime. size_mb: on the disk.
     """
 
     id: str
     installed: bool
+    verified: bool | None
     runtime: str | None
     size_mb: int | None
     memory_mb: int
     license: str
+    notice: str | None
+    attribution: str | None
     score: float | None
     tokens_per_s: float | None
     remark: str | None
@@ -50,10 +55,12 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:g}"
 
 
+_VERIFIED = {True: "yes", False: "DAMAGED", None: "-"}
 _REMARK = _Column("REMARK", lambda row: row.remark or "")
 _COLUMNS = (
     _Column("ID", lambda row: row.id),
     _Column("INSTALLED", lambda row: "yes" if row.installed else "-"),
+    _Column("VERIFIED", lambda row: _VERIFIED[row.verified]),
     _Column("RUNTIME", lambda row: row.runtime or "-"),
     _Column("SIZE", lambda row: _megabytes(row.size_mb), "right"),
     _Column("MEMORY", lambda row: _megabytes(row.memory_mb), "right"),
@@ -63,7 +70,7 @@ _COLUMNS = (
     _REMARK,
 )
 # What is left out first, where there is no room; the others stay whatever the width.
-_DISPENSABLE = ("REMARK", "RUNTIME", "LICENCE", "SCORE", "TOK/S")
+_DISPENSABLE = ("REMARK", "RUNTIME", "LICENCE", "SCORE", "TOK/S", "VERIFIED")
 
 
 def print_table(rows: Sequence[Row]) -> list[str]:

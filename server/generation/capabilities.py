@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from server.errors import UnsupportedParameter
 from server.generation.request import GenerationRequest
 from server.registry import Entry
+from server.registry.installing import told
+
+# Forms of tool calls (an entry's tools.format) that are read from answers: none so far. Only a model whose
+# calls can be read is shown tools; another's answer would be the text of a call.
+CALLS_READ: frozenset[str] = frozenset()
+
+
+def shown_tools(
+    request: GenerationRequest, entry: Entry, calls_read: Collection[str]
+) -> Sequence[Mapping[str, Any]]:
+    """Return the tools the prompt shows: all that are offered, or none if the model cannot use any."""
+    if entry.tools is None or "tools" not in entry.capabilities or entry.tools.format not in calls_read:
+        return ()
+    return request.tools
 
 
 def check_capabilities(request: GenerationRequest, entry: Entry) -> None:
     """Raise UnsupportedParameter for the first thing this entry cannot do."""
     if "chat" not in entry.capabilities:
         raise UnsupportedParameter(
-            f"{entry.id} does not chat (it can: {', '.join(entry.capabilities)}); choose another model",
+            f"{entry.id} does not chat (it can: {', '.join(entry.capabilities)}). Choose another model.",
             "model",
         )
     for constraint in request.constraints:
@@ -51,14 +65,13 @@ def check_images(images: Sequence[Mapping[str, Any]], entry: Entry, models_dir: 
         return
     field = images[0]["field"]
     if entry.vision is not None:
-        encoder = entry.directory(models_dir) / entry.vision.file
         raise UnsupportedParameter(
-            f"{field} is an image, and the image encoder of {entry.id} is not there: put it at {encoder}, or "
-            "send text only",
+            f"{field} is an image, and the image encoder of {entry.id} is not there: put it at "
+            f"{told(entry, entry.vision.file)}, or send text only",
             field,
         )
     raise UnsupportedParameter(
-        f"{field} is of type image_url, and {entry.id} takes no images; send text, or choose a model with "
-        "the capability vision",
+        f"{entry.id} takes no images, and {field} is one. Choose a model with the capability vision, or send "
+        "text only: in a new conversation, since chats send their older images again.",
         field,
     )

@@ -22,6 +22,7 @@ class Answering(Protocol):
     entry: Entry
     choices: int
     dropped: tuple[str, ...]
+    by_side_model: bool
 
     def events(self) -> AsyncGenerator[tuple[int, Output], None]:
         """Run it: yield (choice index, event) to the last Finished. Close the iterator to cancel the work."""
@@ -34,6 +35,7 @@ class Generation:
     """One request, ready for the queue. `dropped` names what was left out of it, for a header.
 
     `shorten` makes a shorter job of one whose prompt turned out too long, or None where it must be an error.
+    `by_side_model`: the entry is not the one that was asked for, but its side model.
     """
 
     def __init__(
@@ -44,10 +46,12 @@ class Generation:
         reasoning_begun: str,
         dropped: Sequence[str] = (),
         shorten: Callable[[], Awaitable[Job | None]] | None = None,
+        by_side_model: bool = False,
     ) -> None:
         self.entry = job.entry
         self.choices = len(job.params)
         self.dropped = tuple(dropped)
+        self.by_side_model = by_side_model
         self._dispatcher = dispatcher
         self.job = job
         self._reasoning_begun = reasoning_begun

@@ -46,13 +46,15 @@ class GenerationRequest:
     client: whom the queue counts it for: a key's name or an address. user: who among those behind it, "" for
     nobody in particular. logprobs: None for none, else how many alternatives. thinking: None
     for the entry's default. continue_final: the answer goes on where the last message ends.
-    tools_offered: tools the model may use but need not.
+    tools: those the model may use but need not, in the API's form. task: what the client says it is for, ""
+    for a chat's own answer.
     """
 
     model: str | None
     messages: Sequence[Mapping[str, Any]]
     client: str
     user: str = ""
+    task: str = ""
     n: int = 1
     sampling: SamplingChoice = field(default_factory=SamplingChoice)
     max_tokens: int | None = None
@@ -60,7 +62,7 @@ class GenerationRequest:
     logprobs: int | None = None
     thinking: bool | None = None
     continue_final: bool = False
-    tools_offered: bool = False
+    tools: Sequence[Mapping[str, Any]] = ()
     constraints: Sequence[Constraint] = ()
 
     @property

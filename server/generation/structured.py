@@ -65,6 +65,7 @@ class StructuredGeneration:
         self.entry = first.entry
         self.choices = first.choices
         self.dropped = first.dropped
+        self.by_side_model = first.by_side_model
         self._first = first
         self._form = form
         self._again = again

@@ -9,21 +9,30 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from server.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound
+from server.http.record import record_of
 from server.http.validation import first_problem
 
 _log = logging.getLogger(__name__)
 
 
-def error_response(error: ApiError) -> Response:
-    """Return the response of an error: its status, headers and body."""
-    return Response(
-        msgspec.json.encode(error.body()),
-        status_code=error.status,
-        headers=dict(error.headers),
-        media_type="application/json",
-    )
+class ErrorResponse(Response):
+    """The response of an error: its status, headers and body. Sent, it stands in the request's record."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(
+            msgspec.json.encode(error.body()),
+            status_code=error.status,
+            headers=dict(error.headers),
+            media_type="application/json",
+        )
+        self._code = error.code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        record_of(scope).code = self._code
+        await super().__call__(scope, receive, send)
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -37,7 +46,7 @@ async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     if error.status >= 500:
         _log.warning("%s: %s", error.code, error.message)
-    return error_response(error)
+    return ErrorResponse(error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -45,16 +54,16 @@ async def _http_error(request: Request, error: Exception) -> Response:
     path = request.url.path[:200]
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
-        response = error_response(MethodNotAllowed(f"{path} takes {allowed}, not {request.method}"))
+        response = ErrorResponse(MethodNotAllowed(f"{path} takes {allowed}, not {request.method}"))
         response.headers["allow"] = allowed
         return response
     if error.status_code == 404:
-        return error_response(
+        return ErrorResponse(
             NotFound(f"there is no {path} here; the API's paths begin with /v1, and /openapi.json lists them")
         )
-    return error_response(InvalidRequest(str(error.detail)))
+    return ErrorResponse(InvalidRequest(str(error.detail)))
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return error_response(first_problem(error.errors()))
+    return ErrorResponse(first_problem(error.errors()))

@@ -13,5 +13,10 @@ class HeadAsGet:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
+            asked = {**scope, "method": "GET"}
+            try:
+                await self._app(asked, receive, send)
+            finally:
+                scope["route"] = asked.get("route")
+            return
         await self._app(scope, receive, send)

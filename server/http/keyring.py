@@ -44,6 +44,12 @@ class KeyRing:
         return not self._content.names
 
     @property
+    def count(self) -> int:
+        """How many keys there are now."""
+        self._refresh()
+        return len(self._content.names)
+
+    @property
     def asked_for(self) -> bool:
         """Whether a request needs a key."""
         self._refresh()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Container
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.errors import InvalidApiKey
-from server.http.errors import error_response
+from server.http.errors import ErrorResponse
 from server.http.keyring import KeyRing
 from server.settings import Settings, SettingsError
 
@@ -61,12 +62,13 @@ def _key_add(settings: Settings) -> str:
 class Gate:
     """ASGI middleware: lets in who has a key, and notes whom a request comes from in scope["rkserve.client"].
 
-    That is the key's name, or the address where no keys are asked for.
+    That is the key's name, or the address where no keys are asked for. open_paths: need no key.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyRing | None) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing | None, open_paths: Container[str] = OPEN_PATHS) -> None:
         self._app = app
         self._keys = keys
+        self._open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -74,11 +76,11 @@ class Gate:
             return
         address = scope["client"][0] if scope.get("client") else "local"
         scope["rkserve.client"] = address
-        if self._keys is not None and scope["path"] not in OPEN_PATHS and self._keys.asked_for:
+        if self._keys is not None and scope["path"] not in self._open_paths and self._keys.asked_for:
             try:
                 scope["rkserve.client"] = _known(self._keys, _bearer(scope))
             except InvalidApiKey as error:
-                await error_response(error)(scope, receive, send)
+                await ErrorResponse(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

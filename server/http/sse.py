@@ -17,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from server.errors import ApiError, InternalError
 from server.http.clients import ClientGone
+from server.http.record import Record, record_of
 
 DONE = b"data: [DONE]\n\n"
 _SEPARATOR = "\n"
@@ -48,8 +49,10 @@ class EventStream(EventSourceResponse):
         )
         del self.headers["connection"]  # the library's keep-alive; whether it will be, uvicorn knows
         self._start = HeldStart()
+        self._record = Record()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._record = record_of(scope)
         try:
             await super().__call__(scope, receive, self._start.holding(send))
         except ExceptionGroup as group:
@@ -75,20 +78,24 @@ class EventStream(EventSourceResponse):
                 async for event in events:
                     yield event
         except Exception as error:
-            if not self._start.sent:
-                raise
-            yield _failure(error)
+            if self._start.give_up():
+                raise  # it becomes a response of its own
+            failure = _failure(error)
+            self._record.code = failure.code
+            yield b"data: " + msgspec.json.encode(failure.body()) + b"\n\n"
 
 
 class HeldStart:
     """Keeps back a response's start until there is something of its body to send.
 
-    sent: the start has gone out. complete: so has the end of the body.
+    complete: the end of the body has gone out.
     """
 
     def __init__(self) -> None:
-        self.sent = False
         self.complete = False
+        self._begun = False
+        self._sent = False
+        self._given_up = False
         self._message: Message | None = None
         self._sending = asyncio.Lock()
 
@@ -96,26 +103,37 @@ class HeldStart:
         """Return a `send` that does so. Events and comments may be sent through it from two tasks."""
 
         async def held(message: Message) -> None:
+            if self._given_up:
+                return
             self.complete = message["type"] == "http.response.body" and not message["more_body"]
-            if self.sent:
+            if self._sent:
                 await send(message)
             elif message["type"] == "http.response.start":
                 self._message = message
             else:
                 async with self._sending:
-                    if not self.sent:
+                    if not self._sent:
                         assert self._message is not None
+                        self._begun = True
                         await send(self._message)
-                        self.sent = True
+                        self._sent = True
                 await send(message)
 
         return held
 
+    def give_up(self) -> bool:
+        """Send nothing any more, unless the start is on its way. Returns whether that came in time.
 
-def _failure(error: Exception) -> bytes:
+        A comment whose time has come just now would be sent before the task that sends it can be cancelled.
+        """
+        self._given_up = not self._begun
+        return self._given_up
+
+
+def _failure(error: Exception) -> ApiError:
     if not isinstance(error, ApiError):
         _log.error("a fault of the server's own in mid-stream", exc_info=error)
-        error = InternalError("a fault in rkserve ended the answer; the server's log tells more")
-    elif error.status >= 500:
+        return InternalError("a fault in rkserve ended the answer; the server's log tells more")
+    if error.status >= 500:
         _log.warning("%s: %s", error.code, error.message)
-    return b"data: " + msgspec.json.encode(error.body()) + b"\n\n"
+    return error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_address
 
@@ -42,6 +43,7 @@ class Fetcher:
     ) -> None:
         self._resolve = resolve
         self._allowed = allowed
+        self._tls: ssl.SSLContext | None = None
 
     async def fetch(self, url: str, limit: int, charge: Charge = lambda size: None) -> bytes:
         """Return what stands at an address, at most `limit` bytes. No limit of time.
@@ -49,7 +51,8 @@ class Fetcher:
         Each piece is charged as it comes. Raises FetchError, and what charge raises.
         """
         try:
-            async with httpx2.AsyncClient(trust_env=False, timeout=SILENCE_S) as client:
+            tls = await self._trusted()
+            async with httpx2.AsyncClient(trust_env=False, timeout=SILENCE_S, verify=tls) as client:
                 for _ in range(MOST_REDIRECTS + 1):
                     client.cookies.clear()  # what one site sets, the next one is not told
                     request = await self._request(client, url)
@@ -65,6 +68,12 @@ class Fetcher:
         except httpx2.HTTPError as error:
             raise FetchError(f"could not be fetched: {type(error).__name__}") from None
         raise FetchError(f"could not be fetched: it is redirected more than {MOST_REDIRECTS} times")
+
+    async def _trusted(self) -> ssl.SSLContext:
+        """Return what certificates are checked with: read once, which would hold up the streams of others."""
+        if self._tls is None:
+            self._tls = await asyncio.to_thread(httpx2.create_ssl_context, trust_env=False)
+        return self._tls
 
     async def _request(self, client: httpx2.AsyncClient, url: str) -> httpx2.Request:
         target = _parsed(url)

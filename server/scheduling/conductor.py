@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextvars import Context
 from functools import partial
 
 from server.errors import ApiError, InternalError, LoadFailed
+from server.scheduling.observer import Observer
 from server.scheduling.run import Run
 from server.scheduling.turns import Turns
 from server.workers.failure import RunNotBegun
@@ -28,17 +30,23 @@ class Conductor:
     """The jobs under way. mean_job_s: how long one takes, the latest counting most.
 
     problems: why the last load of a model or an adapter failed, by id; written here. on_change:
-    called when something that others may wait for is free or loaded.
+    called when something that others may wait for is free or loaded. observer: is told what happens.
     """
 
     def __init__(
-        self, pool: Pool, turns: Turns, problems: dict[str, str], on_change: Callable[[], None]
+        self,
+        pool: Pool,
+        turns: Turns,
+        problems: dict[str, str],
+        on_change: Callable[[], None],
+        observer: Observer,
     ) -> None:
         self.mean_job_s = FIRST_GUESS_S
         self._pool = pool
         self._turns = turns
         self._problems = problems
         self._on_change = on_change
+        self._observer = observer
         self._slots: dict[Run, Slot] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._not_begun: dict[Run, int] = {}
@@ -56,6 +64,8 @@ class Conductor:
     def begin(self, run: Run) -> None:
         """Conduct a job whose turn it is."""
         entry = run.job.entry
+        if run.job.work and run not in self._not_begun:
+            self._observer.waited(run.job.model, time.monotonic() - run.submitted)
         slot = self._pool.get(entry)
         if fresh := slot is None:
             if self._pool.room(entry) is Room.NEVER:
@@ -103,11 +113,13 @@ class Conductor:
 
     async def _loaded(self, run: Run, slot: Slot) -> bool:
         entry = slot.entry
+        begun = time.monotonic()
         try:
             await self._pool.load(slot)
         except ApiError as error:
             # Those who wait for this load get the same answer: each would try it again, a minute each.
             if self._pool.closed is None:
+                self._observer.load_failed(entry.id, error.code)
                 self._problems[entry.id] = error.message
                 logger.error("loading %s failed: %s", entry.id, error.message)
             run.fail(error)
@@ -115,6 +127,7 @@ class Conductor:
                 self._turns.remove(other)
                 other.fail(error)
             return False
+        self._observer.loaded(entry.id, time.monotonic() - begun)
         if self._problems.pop(entry.id, None) is not None:
             logger.info("%s is there again", entry.id)
         self._on_change()  # another model's load may begin now
@@ -129,7 +142,8 @@ class Conductor:
             for index in range(run.answers, len(run.job.work)):
                 if run.left:
                     break
-                await slot.client.generate(run.job.work[index], partial(run.push, index))
+                on_event = self._observer.answering(run.job.model, run.submitted, partial(run.push, index))
+                await slot.client.generate(run.job.work[index], on_event)
                 if run.job.asked is not None and run.answers > index:
                     self._problems.pop(run.job.asked.id, None)
         except RunNotBegun as failure:

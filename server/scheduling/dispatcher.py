@@ -10,7 +10,8 @@ import asyncio
 import logging
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,11 +24,13 @@ from server.scheduling.conductor import Conductor
 from server.scheduling.fair_queue import FairQueue, QueueFull
 from server.scheduling.npu_lock import NpuLock, default_lock_path
 from server.scheduling.npu_turn import NpuTurn
+from server.scheduling.observer import Observer
 from server.scheduling.preload import Preloader, entries_to_preload
 from server.scheduling.run import Job, Run
-from server.scheduling.status import ModelStatus
+from server.scheduling.status import Figures, ModelStatus
 from server.scheduling.turns import Turns
 from server.settings import Settings
+from server.store.soundness import check_known
 from server.workers.memory import available_mb
 from server.workers.npu import npu_present
 from server.workers.pool import Pool, Room, Slot
@@ -45,8 +48,9 @@ MAX_RETRY_AFTER_S = 60
 class Dispatcher:
     """Takes jobs and returns runs. Everything happens in the event loop's thread.
 
-    runtimes: where the libraries are that models need; by default in the places the settings name. npu_lock
-    and available (MB of memory that programs can get) are for tests; by default this machine's.
+    runtimes: where the libraries are that models need; by default in the places the settings name. observer:
+    is told what happens. npu_lock and available (MB of memory that programs can get) are for tests; by
+    default this machine's.
     Raises SettingsError for an id in `preload` that no entry has.
     """
 
@@ -57,11 +61,13 @@ class Dispatcher:
         worker_command: Sequence[str] = DEFAULT_WORKER_COMMAND,
         *,
         runtimes: Runtimes | None = None,
+        observer: Observer | None = None,
         npu_lock: NpuLock | None = None,
         available: Callable[[], int] | None = None,
     ) -> None:
         self._settings = settings
         self._registry = registry
+        self._observer = observer or Observer()
         self._problems: dict[str, str] = {}
         self._preloader = Preloader(
             entries_to_preload(settings, registry), partial(self._submit, bounded=False), self._problems
@@ -74,6 +80,7 @@ class Dispatcher:
             on_gone=self._slot_gone,
             on_loading=self._loading,
             available=available or partial(available_mb, settings.sysroot),
+            current=lambda name: registry.entries.get(name),
         )
         self._npu = NpuTurn(
             npu_lock or NpuLock(default_lock_path(settings.sysroot)), on_granted=self._schedule
@@ -84,7 +91,9 @@ class Dispatcher:
             self._npu,
             npu_present=npu_present(settings.sysroot),
         )
-        self._conductor = Conductor(self._pool, self._turns, self._problems, on_change=self._schedule)
+        self._conductor = Conductor(
+            self._pool, self._turns, self._problems, on_change=self._schedule, observer=self._observer
+        )
         self._stopping = False
 
     async def start(self) -> None:
@@ -108,10 +117,28 @@ class Dispatcher:
                 logger.error("workers do not end although they were killed: a driver hangs")
         self._npu.close()
 
+    def check_preload(self, registry: Registry) -> None:
+        """Raise SettingsError if a model to preload is not in this registry."""
+        entries_to_preload(self._settings, registry)
+
+    def renewed(self, changed: Collection[str]) -> None:
+        """Take note that the registry has other entries now: `changed`, by id.
+
+        Answers under way go on; idle workers of changed entries end, and preloaded ones are loaded again.
+        """
+        self._preloader.entries = tuple(entries_to_preload(self._settings, self._registry))
+        self._pool.pin(entry.id for entry in self._preloader.entries)
+        for name in changed:
+            self._problems.pop(name, None)
+        self._schedule()
+        for entry in self._preloader.entries:
+            if self._pool.get(entry) is None and not self._preloader.to_come(entry) and entry.id in changed:
+                self._preloader.again(entry)
+
     def submit(self, job: Job) -> Run:
         """Let a job wait for its turn.
 
-        Raises ServerBusy, ModelNotInstalled, RuntimeVersionMismatch, InsufficientMemory.
+        Raises ServerBusy, ModelNotInstalled, ModelCorrupt, RuntimeVersionMismatch, InsufficientMemory.
         """
         return self._submit(job, bounded=True)
 
@@ -161,6 +188,24 @@ class Dispatcher:
             adapter_error=None if host is entry else self._problems.get(entry.id),
         )
 
+    def figures(self) -> Figures:
+        """Return how the queue and the models stand."""
+        clients = {slot.entry: slot.client for slot in self._pool.slots if slot.client is not None}
+        runtimes = {
+            entry.id: (entry.backend, client.info.runtime)
+            for entry, client in clients.items()
+            if client.info is not None and not client.ending
+        }
+        installed = self._registry.installed()
+        none = dict.fromkeys((entry.id for entry in installed), 0)
+        return Figures(
+            waiting=none | Counter(run.job.model for run in self._turns if run.job.work),
+            running=none | Counter(run.job.model for run in self._conductor.active if run.job.work),
+            loaded={e.id: e.id in runtimes for e in installed if self._registry.host(e) is e},
+            runtimes=runtimes,
+            workers={entry.id: client.pid for entry, client in clients.items()},
+        )
+
     def _submit(self, job: Job, *, bounded: bool) -> Run:
         if self._stopping:
             raise self._stopped("The server is stopping.")
@@ -169,6 +214,8 @@ class Dispatcher:
         if self._pool.get(entry) is None:
             if not entry.installed(self._settings.models_dir):
                 raise not_installed(entry)
+            for needed in dict.fromkeys((entry, job.asked or entry)):
+                check_known(needed, self._settings.models_dir)
             self._pool.check_runtime(entry)
             if self._pool.room(entry) is Room.NEVER:
                 raise self._pool.refusal(entry)
@@ -177,10 +224,13 @@ class Dispatcher:
             self._turns.push(run, bounded=bounded)
         except QueueFull as full:
             retry_after_s = self._retry_after_s()
-            whose = "you have" if full.of_client else "there are"
+            full_of = (
+                f"you have {full.limit} requests waiting or under way"
+                if full.of_client
+                else f"there are {full.limit} requests waiting"
+            )
             raise ServerBusy(
-                f"The queue is full: {whose} {full.limit} requests waiting. Try again in {retry_after_s} s.",
-                retry_after_s,
+                f"The queue is full: {full_of}. Try again in {retry_after_s} s.", retry_after_s
             ) from full
         self._schedule()
         return run
@@ -189,6 +239,7 @@ class Dispatcher:
         if self._turns.remove(run):
             self._schedule()
         else:
+            self._turns.leave(run)
             self._conductor.cancel(run)
 
     def _schedule(self) -> None:
@@ -198,6 +249,7 @@ class Dispatcher:
             return
         while (run := self._turns.next()) is not None:
             self._conductor.begin(run)
+        self._pool.unload_outdated()
         self._turns.tell()
 
     # what happens to workers
@@ -210,10 +262,14 @@ class Dispatcher:
     def _slot_gone(self, slot: Slot) -> None:
         client = slot.client
         if client is not None and isinstance(client.failure, BackendFailure):
-            self._problems[slot.entry.id] = client.failure.reason
+            if client.info is not None:  # else its load failed, which is told of there
+                self._observer.lost(slot.entry.id, client.failure.code)
+            self._problems[client.lost_to_adapter or slot.entry.id] = client.failure.reason
         # A pinned model comes back, unless it dies before it has made a single answer: that would be a loop.
-        if not self._stopping and slot.pinned and client is not None and client.runs_finished:
-            self._preloader.again(slot.entry)
+        entry = self._registry.entries.get(slot.entry.id)
+        comes_back = client is not None and (client.runs_finished or entry is not slot.entry)
+        if not self._stopping and slot.pinned and comes_back and entry is not None:
+            self._preloader.again(entry)
         self._schedule()
 
     async def _settled(self, timeout_s: float) -> bool:

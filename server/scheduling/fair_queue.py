@@ -94,7 +94,9 @@ def _round_robin(queues: Iterable[Iterable[Turn]]) -> Iterator[Turn]:
 
 
 class FairQueue(Generic[T]):
-    """Waiting jobs, at most `size`, and at most `per_client` of one client (0: no such bound)."""
+    """Waiting jobs, at most `size`, and at most `per_client` of one client (0: no such bound), those of its
+    jobs that run already included.
+    """
 
     def __init__(self, size: int, per_client: int = 0) -> None:
         self._size = size
@@ -113,16 +115,18 @@ class FairQueue(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(list(self._waiting))
 
-    def push(self, item: T, client: str, lane: str, *, user: str = "", bounded: bool = True) -> None:
+    def push(
+        self, item: T, client: str, lane: str, *, user: str = "", running: int = 0, bounded: bool = True
+    ) -> None:
         """Let a job wait. Raises QueueFull; `bounded` False: the server's own jobs, which are not refused.
 
         user: whom among those behind one client it is for. It decides the order within the client's turns
-        alone, since anybody can make up users.
+        alone, since anybody can make up users. running: how many of the client's jobs run.
         """
         count = self._count.get(client, 0)
         if bounded and len(self._waiting) >= self._size:
             raise QueueFull(self._size, of_client=False)
-        if bounded and 0 < self._per_client <= count:
+        if bounded and 0 < self._per_client <= count + running:
             raise QueueFull(self._per_client, of_client=True)
         waiting = _Waiting(item, client, user, lane, self._pushed)
         self._pushed += 1

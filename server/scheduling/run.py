@@ -7,6 +7,7 @@ length bounds it, and a reader that is slow must not hold up the NPU for others.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -36,6 +37,11 @@ class Job:
     asked: Entry | None = None
 
     @property
+    def model(self) -> str:
+        """The id that was asked for."""
+        return (self.asked or self.entry).id
+
+    @property
     def work(self) -> tuple[GenerateParams | EmbedParams, ...]:
         """What a worker is given, in order; an event's index counts in it."""
         return self.params if self.embed is None else (*self.params, self.embed)
@@ -57,10 +63,13 @@ class Run:
 
     Leaving the context, by whatever way, cancels the work wherever it is. The iteration ends after the last
     Finished and raises an ApiError if the job fails, after the events that came before. One reader at a time.
+
+    submitted: when it was made, of time.monotonic().
     """
 
     def __init__(self, job: Job, leave: Callable[[Run], None]) -> None:
         self.job = job
+        self.submitted = time.monotonic()
         self._leave = leave
         self._events: deque[tuple[int, Event]] = deque()
         self._error: ApiError | None = None

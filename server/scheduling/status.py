@@ -1,8 +1,9 @@
-"""What is known of a model while the server runs: a value for routes."""
+"""What is known of the models while the server runs: values for routes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from backends.spec import ModelInfo
 
@@ -31,3 +32,18 @@ class ModelStatus:
     def warnings(self) -> tuple[str, ...]:
         """What the loaded model warns of."""
         return () if self.info is None else tuple(self.info.warnings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """How things stand, by id of the model that was asked for, or by that of the one that is loaded.
+
+    waiting, running: requests; those whose model is being loaded run. loaded: of each installed model whether
+    it is. runtimes: backend and runtime of the loaded ones. workers: process ids.
+    """
+
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    running: Mapping[str, int] = field(default_factory=dict)
+    loaded: Mapping[str, bool] = field(default_factory=dict)
+    runtimes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    workers: Mapping[str, int] = field(default_factory=dict)

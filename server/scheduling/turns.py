@@ -13,7 +13,7 @@ from server.scheduling.fair_queue import FairQueue, Fit
 from server.scheduling.npu_turn import NpuTurn
 from server.scheduling.run import Run
 from server.workers.npu import uses_npu
-from server.workers.pool import Pool, Room
+from server.workers.pool import Pool, Room, Slot
 
 
 class Turns:
@@ -26,6 +26,7 @@ class Turns:
         self._npu_present = npu_present
         self._npu_user: Run | None = None
         self._npu_wanted = False
+        self._running: dict[Run, str] = {}  # whose turn it is and who still waits for it, with their clients
 
     def __iter__(self) -> Iterator[Run]:
         return iter(self._queue)
@@ -37,7 +38,10 @@ class Turns:
     def push(self, run: Run, *, bounded: bool) -> None:
         """Let a job wait. Raises QueueFull, unless it is not `bounded`."""
         job = run.job
-        self._queue.push(run, job.client, self._lane(job.entry), user=job.user, bounded=bounded)
+        running = sum(client == job.client for client in self._running.values())
+        self._queue.push(
+            run, job.client, self._lane(job.entry), user=job.user, running=running, bounded=bounded
+        )
 
     def remove(self, run: Run) -> bool:
         """Take a job out. Returns whether it was waiting."""
@@ -50,14 +54,23 @@ class Turns:
             if (run := self._queue.pop(self._fit, self._hinders)) is not None:
                 if self._uses_npu(run.job.entry):
                     self._npu_user = run
+                self._running[run] = run.job.client
                 return run
             if not (self._npu_wanted and self._npu.request()):
                 return None
 
     def done(self, run: Run) -> None:
         """Note that a job has ended, and with it what it used."""
+        self.leave(run)
         if self._npu_user is run:
             self._npu_user = None
+
+    def leave(self, run: Run) -> None:
+        """Note that nobody waits for a job any more, though it may take until its next token to end.
+
+        Its client may ask again at once: one that stops an answer to have another is not to be refused.
+        """
+        self._running.pop(run, None)
 
     def tell(self) -> None:
         """Tell those who wait how they stand, and give the NPU back if nobody uses it."""
@@ -73,7 +86,7 @@ class Turns:
     def _fit(self, run: Run) -> Fit:
         entry = run.job.entry
         slot = self._pool.get(entry)
-        if slot is not None and not slot.idle:
+        if slot is not None and (not slot.idle or self._must_go(slot, entry)):
             return Fit.BLOCKED
         room = None if slot is not None else self._pool.room(entry)
         if room is Room.WAIT:
@@ -82,6 +95,13 @@ class Turns:
             return Fit.BLOCKED
         # A model that has come not to fit at all is let through too, to be refused with the reason.
         return Fit.READY if room is None else Fit.SWAP
+
+    def _must_go(self, slot: Slot, entry: Entry) -> bool:
+        """Whether a job waits for a new worker: models.yaml was changed since this one was loaded.
+
+        Jobs made for the worker as it is, before the change, still go to it first.
+        """
+        return slot.entry is not entry and self._pool.outdated(slot)
 
     def _npu_free(self) -> bool:
         if self._npu_user is not None:

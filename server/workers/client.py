@@ -57,7 +57,7 @@ class WorkerClient(asyncio.Protocol):
     """A live worker. Make one with `start`.
 
     info: what the loaded model reports, None before. gone: set once its process is reaped and its socket read
-    to the end; never an exception.
+    to the end; never an exception. lost_to_adapter: the adapter over whose loading it was lost, if it was.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class WorkerClient(asyncio.Protocol):
         self.info: ModelInfo | None = None
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.runs_finished = 0
+        self.lost_to_adapter: str | None = None
         self._process = process
         self._spec = spec
         self._heartbeat_s = timeouts.heartbeat_s
@@ -159,7 +160,8 @@ class WorkerClient(asyncio.Protocol):
             self._ask(Embed(request_id, params))
         else:
             self._ask(Generate(request_id, params))
-        run = self._pending.new_run(request_id, on_event)
+        adapter = None if isinstance(params, EmbedParams) else params.adapter
+        run = self._pending.new_run(request_id, on_event, None if adapter is None else adapter.name)
         self._process.output.forget()
         self._hang.run_begins(most_tokens(params, self._spec.context_length))
         await run.done
@@ -263,10 +265,11 @@ class WorkerClient(asyncio.Protocol):
                 if (run := self._pending.run_of(request_id)) is not None:
                     run.begun = True
             case Prefill(request_id=request_id, done=done, total=total):
-                run = self._pending.run_of(request_id)
-                if run is not None and not run.cancelled:
-                    run.on_event(message)
-                    self._hang.prefill(total - done)
+                if (run := self._pending.run_of(request_id)) is not None:
+                    run.prefilling = True
+                    if not run.cancelled:
+                        run.on_event(message)
+                        self._hang.prefill(total - done)
             case Warned(message=text):
                 self._warned(text)
             case Finished(request_id=request_id):
@@ -279,6 +282,8 @@ class WorkerClient(asyncio.Protocol):
                 if self._pending.run_of(request_id) is None:
                     self._pending.end_count(request_id, 0, error)
                     return
+                if code == "backend_crashed":
+                    self._blame_adapter()
                 self._end_run(error)
                 if code == "backend_crashed":
                     self._lost(error)
@@ -303,8 +308,14 @@ class WorkerClient(asyncio.Protocol):
 
     # the end
 
+    def _blame_adapter(self) -> str:
+        """Note whether it is lost over an adapter, before its run is forgotten; return that in words."""
+        run = self._pending.run
+        self.lost_to_adapter = self.lost_to_adapter or (None if run is None else run.adapting)
+        return "" if self.lost_to_adapter is None else f" while it loaded the adapter {self.lost_to_adapter}"
+
     def _hangs(self, what: str) -> None:
-        how = f"{what} and was ended"
+        how = f"{what} and was ended{self._blame_adapter()}"
         error = BackendTimeout(self._ending.death(how), reason=self._ending.reason(how))
         logger.error("%s", error.message)
         self.kill(error, f"it {what}")
@@ -319,7 +330,8 @@ class WorkerClient(asyncio.Protocol):
         # Both: what a worker sent before it ended is read before its end is reported.
         if self._socket_open or not self._process.exited.done() or self.gone.done():
             return
-        error = self.failure or self._ending.exit_error(loading=not self._pending.load.done())
+        during = self._blame_adapter()
+        error = self.failure or self._ending.exit_error(loading=not self._pending.load.done(), during=during)
         self._ending.fail(error)
         self._settle(error)
         self.gone.set_result(None)

@@ -53,9 +53,9 @@ class Ending:
         """Say what the worker did that ended it, with its last lines of output."""
         return with_output(self.reason(what), self._process.output.tail())
 
-    def exit_error(self, *, loading: bool) -> ApiError:
-        """Return the error for a process that has exited by itself."""
-        how = describe_exit(self._process.exited.result())
+    def exit_error(self, *, loading: bool, during: str = "") -> ApiError:
+        """Return the error for a process that has exited by itself. during: as in " while it ..."."""
+        how = describe_exit(self._process.exited.result()) + during
         if loading:
             return LoadFailed(self.death(f"{how} while it loaded the model"))
         return BackendCrashed(self.death(how), reason=self.reason(how))

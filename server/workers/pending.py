@@ -18,19 +18,31 @@ T = TypeVar("T")
 class PendingRun:
     """The run under way: where its events go, and the future that its end settles.
 
-    begun: the worker has given it to its engine, so the worker's death may be its doing.
+    begun: the worker has given it to its engine, so the worker's death may be its doing. adapter: the
+    name of the one it needs, which is loaded before `prefilling` begins.
     """
 
-    __slots__ = ("begun", "cancelled", "done", "on_event", "request_id")
+    __slots__ = ("adapter", "begun", "cancelled", "done", "on_event", "prefilling", "request_id")
 
     def __init__(
-        self, request_id: int, on_event: Callable[[RunEvent], None], done: asyncio.Future[None]
+        self,
+        request_id: int,
+        on_event: Callable[[RunEvent], None],
+        done: asyncio.Future[None],
+        adapter: str | None = None,
     ) -> None:
         self.request_id = request_id
         self.on_event = on_event
         self.done = done
+        self.adapter = adapter
         self.begun = False
+        self.prefilling = False
         self.cancelled = False
+
+    @property
+    def adapting(self) -> str | None:
+        """The adapter that the worker is loading for it, None if it is doing something else."""
+        return self.adapter if self.begun and not self.prefilling else None
 
 
 class Pending:
@@ -48,10 +60,12 @@ class Pending:
         self._last_id += 1
         return self._last_id
 
-    def new_run(self, request_id: int, on_event: Callable[[RunEvent], None]) -> PendingRun:
+    def new_run(
+        self, request_id: int, on_event: Callable[[RunEvent], None], adapter: str | None = None
+    ) -> PendingRun:
         """Open a run; there must be none."""
         assert self.run is None, "one run at a time"
-        self.run = PendingRun(request_id, on_event, self._loop.create_future())
+        self.run = PendingRun(request_id, on_event, self._loop.create_future(), adapter)
         return self.run
 
     def run_of(self, request_id: int) -> PendingRun | None:

@@ -71,7 +71,7 @@ class Pool:
 
     runtimes: where the libraries are that models need. on_gone: called when a slot is no more. on_loading:
     called with a model's id and how far its load is. available: returns the memory that programs can get, MB;
-    raises OSError.
+    raises OSError. current: returns the entry that models.yaml has for an id now.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Pool:
         on_gone: Callable[[Slot], None],
         on_loading: Callable[[str, Loading], None],
         available: Callable[[], int],
+        current: Callable[[str], Entry | None],
     ) -> None:
         self._settings = settings
         self._command = tuple(worker_command)
@@ -90,6 +91,7 @@ class Pool:
         self._on_gone = on_gone
         self._on_loading = on_loading
         self._available = available
+        self._current = current
         self._available_mb = available()
         self._runtimes = runtimes
         self._slots: dict[str, Slot] = {}
@@ -108,6 +110,25 @@ class Pool:
     def get(self, entry: Entry) -> Slot | None:
         """Return a model's slot, None if it has none."""
         return self._slots.get(entry.id)
+
+    def pin(self, ids: Iterable[str]) -> None:
+        """Let these models stay once they are loaded, and no others."""
+        self._pinned = frozenset(ids)
+        for slot in self._slots.values():
+            slot.pinned = slot.entry.id in self._pinned
+
+    def outdated(self, slot: Slot) -> bool:
+        """Whether the entry a slot was opened with is no longer the one in models.yaml."""
+        return self._current(slot.entry.id) is not slot.entry
+
+    def unload_outdated(self) -> None:
+        """Let idle models go whose entries have changed or gone; the next request loads them anew."""
+        for slot in self.slots:
+            if slot.idle and self.outdated(slot):
+                assert slot.client is not None
+                logger.info("unloading %s: its entry in models.yaml is no longer the same", slot.entry.id)
+                _stop_timer(slot)
+                slot.client.unload()
 
     def fits(self, entry: Entry) -> bool:
         """Return whether there is memory for a model without unloading another."""
@@ -147,7 +168,12 @@ class Pool:
         self._runtimes.choose(entry)
 
     def open(self, entry: Entry) -> Slot:
-        """Give a model a slot, taken, and begin to unload idle ones if it needs their memory. Then `load`."""
+        """Give a model a slot, taken, and begin to unload idle ones if it needs their memory. Then `load`.
+
+        It gets the entry of now, where that of a job which has waited is outdated: else each such job would
+        cost a load of its own.
+        """
+        entry = self._current(entry.id) or entry
         lacking = entry.memory_mb - self._free_mb()
         lacking -= _memory_mb(slot for slot in self._slots.values() if slot.ending)
         while lacking > 0 and (victim := self._least_recently_used()) is not None:

@@ -70,6 +70,7 @@ def _made(home: Path, directory: Path) -> Machine:
         directory.mkdir(parents=True)
         try:
             _unpack_debian(directory)
+            _hide_processors(directory / "root")
             _install_wheels(directory)
             _write_scripts(directory)
         except subprocess.CalledProcessError as error:
@@ -118,6 +119,20 @@ def _unpack_debian(directory: Path) -> None:
     for package in sorted((state / "archives").glob("*.deb")):
         _run(["dpkg-deb", "--extract", str(package), str(root)])
     shutil.rmtree(state)
+
+
+def _hide_processors(root: Path) -> None:
+    """Put empty files before those of /sys that list processors.
+
+    onnxruntime takes their number from there and what they are from /proc/cpuinfo, which the emulator passes
+    on as it is: the text of another architecture, and importing onnxruntime ends in a segmentation fault.
+    Without a number it gives up in good order. Nothing is put under /proc: a directory of that name in `root`
+    would hide the processes from psutil.
+    """
+    directory = root / "sys" / "devices" / "system" / "cpu"
+    directory.mkdir(parents=True)
+    for name in ("kernel_max", "possible", "present"):
+        (directory / name).touch()
 
 
 def _install_wheels(directory: Path) -> None:

@@ -52,7 +52,8 @@ def interpreter(version: str) -> str:
 
 def test_the_wheel_holds_registry_and_templates(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert "server/models.yaml" in names
+    units = {f"server/systemd/{path.name}" for path in (ROOT / "systemd").iterdir()}
+    assert {"server/models.yaml", "server/troubleshooting.md"} | units <= names
     assert any(name.startswith("server/templates/") and name.endswith(".jinja") for name in names)
     assert not [name for name in names if name.startswith(("tests/", "bench/"))]
 

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from tests.rkllm.board import Board
+from tests.rkllm.test_failures import until
 
 BASE, POET, CLERK = "base", "poet", "clerk"
 
@@ -94,7 +95,22 @@ def test_one_that_crashes_the_library_costs_its_own_request(board: Board) -> Non
         with pytest.raises(openai.APIStatusError) as caught:
             server.ask(POET)
         assert (caught.value.status_code, caught.value.code) == (500, "backend_crashed")
+        assert f"while it loaded the adapter {POET}" in caught.value.message
+        until(lambda: not server.model(BASE)["loaded"], "the worker's end")
+        assert any("SIGSEGV" in one and POET in one for one in server.model(POET)["warnings"])
+        assert not any("SIGSEGV" in one for one in server.model(BASE)["warnings"])
         assert server.says(BASE) == "Plain."
+
+
+def test_a_base_that_dies_in_an_adapter_s_answer_is_the_base_s_problem(board: Board) -> None:
+    board.add(BASE, answers=ANSWERS, faults=[{"at": "token", "kind": "segv", "when": "FAIL"}])
+    adapter(board, POET)
+    with board.serve() as server:
+        with pytest.raises(openai.APIStatusError) as caught:
+            server.ask(POET, "FAIL")
+        assert caught.value.code == "backend_crashed" and "loaded the adapter" not in caught.value.message
+        until(lambda: not server.model(BASE)["loaded"], "the worker's end")
+        assert any("SIGSEGV" in one for one in server.model(BASE)["warnings"])
 
 
 def test_without_its_file_or_its_base_it_is_not_installed(board: Board) -> None:

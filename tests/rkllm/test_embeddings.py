@@ -18,6 +18,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.rkllm.board import Board, Server, add_tokenizer, tokenizer_file
+from tests.serving import PATIENCE
 from tests.standin.rkllm.model_file import hidden_row, token_ids
 
 WIDTH = 48
@@ -76,6 +77,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Board, Se
     board.add("new-rows", pooled, embd=WIDTH, hidden_rows="new")
     board.add("cls", {**QWEN, "embeddings": {"pooling": "cls"}}, embd=WIDTH, hidden_empty_first=False)
     board.add("few-rows", pooled, embd=WIDTH, hidden_rows="last")
+    untold = {**EMBEDDING, "embeddings": {"pooling": "mean"}}
+    board.add("few-rows-untokenized", untold, embd=WIDTH, hidden_rows="last")
     board.add("nan", QWEN, embd=WIDTH, hidden_values="nan")
     board.add("zero", QWEN, embd=WIDTH, hidden_values="zero")
     board.add("untokenized", {**EMBEDDING, "embeddings": {}}, embd=WIDTH, specials={"<|im_end|>": 258})
@@ -210,10 +213,11 @@ def test_without_a_tokenizer_text_goes_in_as_text(served: tuple[Board, Server]) 
         ("nan", "model_corrupt", "NaN"),
         ("zero", "model_corrupt", "zeros"),
         ("few-rows", "model_corrupt", "hidden states of 1 of"),
+        ("few-rows-untokenized", "model_corrupt", "hidden states of 1 of"),
     ],
 )
 def test_useless_hidden_states_are_an_error(server: Server, model: str, code: str, what: str) -> None:
-    error = refused(server, model=model, input=["some text"])
+    error = refused(server, model=model, input=["some more text"])
     assert (error.status_code, error.code, error.param) == (503, code, "input.0")
     assert error.response.headers["x-should-retry"] == "false"
     assert what in error.message
@@ -281,7 +285,7 @@ def test_a_client_that_leaves_ends_the_run_and_the_rest(tmp_path: Path) -> None:
     board.add("slow", QWEN, embd=WIDTH, prefill_us=1_000_000)
     add_tokenizer(board.models / "slow")
     with board.serve() as server:
-        _leave_soon(server, board)
+        _leave_in_run(server, board, {"model": "slow", "input": ["word " * 100, "next"]}, 1)
         end = wait_for_call(board, "run_end", 1)
         assert end["end"] == "abort"
         ids = ids_of("a")
@@ -290,14 +294,15 @@ def test_a_client_that_leaves_ends_the_run_and_the_rest(tmp_path: Path) -> None:
     assert len(board.calls("rkllm_run")) == 2  # the second of its inputs was never run
 
 
-def _leave_soon(server: Server, board: Board) -> None:
-    body = json.dumps({"model": "slow", "input": ["word " * 100, "next"]})
+def _leave_in_run(server: Server, board: Board, asked: dict[str, Any], number: int) -> None:
+    """Ask, and leave when the library has been given so many runs."""
+    body = json.dumps(asked)
     host, _, port = server.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(
             f"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
         )
-        wait_for_call(board, "rkllm_run", 1)
+        wait_for_call(board, "rkllm_run", number)
 
 
 def test_a_crash_costs_one_request(tmp_path: Path) -> None:
@@ -312,3 +317,44 @@ def test_a_crash_costs_one_request(tmp_path: Path) -> None:
         assert server.client.embeddings.create(model="m", input="a").data[0].embedding == near(
             last_row(ids_of("a"))
         )
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "stop",  # the whole process, which its heartbeat tells
+        pytest.param("hang", marks=pytest.mark.slow),  # a prefill may be silent for 60 s and more
+    ],
+)
+def test_a_hang_in_the_second_input(tmp_path: Path, kind: str) -> None:
+    board = Board(tmp_path)
+    board.add_runtime()
+    second = ids_of("second")[0]
+    assert second not in ids_of("first")
+    hang = {"at": "prefill", "kind": kind, "when": f" {second} ", "once": str(tmp_path / "hung")}
+    board.add("m", QWEN, embd=WIDTH, faults=[hang])
+    add_tokenizer(board.models / "m")
+    with board.serve(heartbeat_s=3 * PATIENCE) as server:
+        with pytest.raises(openai.InternalServerError) as caught:
+            server.client.with_options(timeout=200 * PATIENCE).embeddings.create(
+                model="m", input=["first", "second", "third"]
+            )
+        assert (caught.value.status_code, caught.value.code) == (500, "backend_timeout")
+        assert len(board.calls("rkllm_run")) == 2 and len(board.calls("run_end")) == 1
+        made = server.client.embeddings.create(model="m", input=["first", "second", "third"])
+        assert [one.embedding for one in made.data] == [
+            near(last_row(ids_of(text))) for text in ("first", "second", "third")
+        ]
+
+
+def test_a_client_that_leaves_while_the_second_input_hangs(tmp_path: Path) -> None:
+    board = Board(tmp_path)
+    board.add_runtime()
+    hang = {"at": "prefill", "kind": "hang", "when": f" {ids_of('second')[0]} "}
+    board.add("m", QWEN, embd=WIDTH, faults=[hang])
+    add_tokenizer(board.models / "m")
+    with board.serve(abort_grace_s=1 * PATIENCE) as server:
+        _leave_in_run(server, board, {"model": "m", "input": ["first", "second"]}, 2)
+        made = server.client.embeddings.create(model="m", input="first")
+        assert made.data[0].embedding == near(last_row(ids_of("first")))
+    assert len({run["pid"] for run in board.calls("rkllm_run")}) == 2

@@ -174,6 +174,10 @@ def test_no_librknnrt_or_an_old_one_and_then_the_right_one(tmp_path: Path) -> No
 
 def test_without_the_vendor_s_package(tmp_path: Path) -> None:
     board, encoder = vision_board(tmp_path, toolkit=False)
+    hidden = tmp_path / "hidden" / "rknnlite.py"  # before the real one, where that is installed
+    hidden.parent.mkdir()
+    hidden.write_text("raise ModuleNotFoundError(\"No module named 'rknnlite'\")\n")
+    board.python_path.append(hidden.parent)
     add_librknnrt(board)
     with board.serve() as server:
         error = refusal(server)

@@ -19,6 +19,7 @@ from server.app import create_app
 from server.errors import ApiError
 from server.registry import Entry, Registry
 from server.scheduling import Dispatcher, Job, ModelStatus, Queued, Run
+from server.scheduling.status import Figures
 from server.serving import GracefulServer, listen, server_config
 from server.settings import Settings
 
@@ -122,6 +123,9 @@ class ScriptedDispatcher(Dispatcher):
 
     def status_of(self, entry: Entry) -> ModelStatus:
         return next((status for status in self.statuses if status.id == entry.id), ModelStatus(id=entry.id))
+
+    def figures(self) -> Figures:
+        return Figures(waiting={"tiny": 2}, running={"tiny": 1}, loaded={"tiny": True, "board": False})
 
     async def run_left(self) -> None:
         """Wait until somebody has left a run."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx2
 import pytest
 from starlette.types import Receive, Scope, Send
 
@@ -83,6 +86,30 @@ async def test_an_image_is_fetched_from_the_address_that_was_checked() -> None:
     assert headers["accept-encoding"] == "identity"
     assert not {"cookie", "authorization"} & headers.keys()
     assert web.resolved == ["images.example"]  # once: a second answer is never asked for
+
+
+async def test_certificates_are_read_once_and_not_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+    made: list[object] = []
+    real_context, real_client = httpx2.create_ssl_context, httpx2.AsyncClient
+
+    def context(**options: Any) -> ssl.SSLContext:
+        threads.append(threading.current_thread())
+        return real_context(**options)
+
+    def client(**options: Any) -> httpx2.AsyncClient:
+        made.append(options["verify"])
+        return real_client(**options)
+
+    monkeypatch.setattr(httpx2, "create_ssl_context", context)
+    monkeypatch.setattr(httpx2, "AsyncClient", client)
+    async with site() as web:
+        web.pages["/a"] = answer("200 OK", PICTURE)
+        fetcher = web.fetcher()
+        for _ in range(2):
+            assert await fetcher.fetch(web.url("/a"), 10_000) == PICTURE
+    assert len(threads) == 1 and threads[0] is not threading.current_thread()
+    assert made[0] is made[1] and isinstance(made[0], ssl.SSLContext)
 
 
 async def test_over_tls_the_name_and_not_the_address_is_asked_for() -> None:

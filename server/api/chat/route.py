@@ -10,8 +10,9 @@ from server.api.chat.schema import ChatRequest
 from server.api.chat.stream import ChatStream
 from server.api.chat.translate import translate
 from server.api.openapi import ERRORS, json_body
-from server.api.state import state_of
+from server.api.state import note_model, state_of
 from server.generation.answer import collect
+from server.generation.side_model import TASK_HEADER
 from server.http.body import read_body
 from server.http.clients import while_connected
 from server.http.sse import EventStream
@@ -30,10 +31,15 @@ async def chat_completions(request: Request) -> Response:
     body = await read_body(request, state.max_body_bytes)
     chat = await parse_aside(ChatRequest, body, state.parsing)
     del body
-    asked = translate(chat, request.scope["rkserve.client"])
+    note_model(request, chat.model)
+    asked = translate(chat, request.scope["rkserve.client"], request.headers.get(TASK_HEADER, ""))
     generation = await state.generations.prepare(asked)
     head = new_head(chat.model or generation.entry.id)
-    headers = {"x-rkserve-dropped": ", ".join(generation.dropped)} if generation.dropped else None
+    headers = {}
+    if generation.dropped:
+        headers["x-rkserve-dropped"] = ", ".join(generation.dropped)
+    if generation.by_side_model:
+        headers["x-rkserve-side-model"] = generation.entry.id
     logprobs = asked.logprobs is not None
     if chat.stream:
         include_usage = chat.stream_options is not None and bool(chat.stream_options.include_usage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from server.api.chat.messages import normalised
 from server.api.chat.schema import ChatRequest
@@ -26,8 +27,11 @@ _LARGEST_TOKEN_ID = 2**31 - 1
 _SMALLEST_TOP_P = 1e-6
 
 
-def translate(chat: ChatRequest, client: str) -> GenerationRequest:
-    """Return what a request asks for. Raises InvalidRequest and UnsupportedParameter."""
+def translate(chat: ChatRequest, client: str, task: str = "") -> GenerationRequest:
+    """Return what a request asks for; task: what its header says of that.
+
+    Raises InvalidRequest and UnsupportedParameter.
+    """
     if chat.modalities and chat.modalities != ["text"]:
         raise UnsupportedParameter("modalities: the models here answer in text only", "modalities")
     messages = normalised(chat.messages)
@@ -41,6 +45,7 @@ def translate(chat: ChatRequest, client: str) -> GenerationRequest:
         messages=messages,
         client=client,
         user=chat.user or "",
+        task=task,
         n=chat.n or 1,
         sampling=_sampling(chat),
         max_tokens=chat.max_completion_tokens or chat.max_tokens,
@@ -48,7 +53,7 @@ def translate(chat: ChatRequest, client: str) -> GenerationRequest:
         logprobs=_logprobs(chat),
         thinking=_thinking(chat),
         continue_final=continue_final,
-        tools_offered=_offers_tools(chat),
+        tools=_offered_tools(chat),
         constraints=tuple(_constraints(chat)),
     )
 
@@ -95,10 +100,16 @@ def _thinking(chat: ChatRequest) -> bool | None:
     return None if chat.reasoning_effort is None else chat.reasoning_effort != "none"
 
 
-def _offers_tools(chat: ChatRequest) -> bool:
-    offered_now = bool(chat.tools) and chat.tool_choice != "none"
-    offered_before = bool(chat.functions) and chat.function_call != "none"
-    return offered_now or offered_before
+def _offered_tools(chat: ChatRequest) -> list[dict[str, Any]]:
+    tools: list[dict[str, Any]] = []
+    if chat.tools and chat.tool_choice != "none":
+        tools += [tool.model_dump(exclude_none=True) for tool in chat.tools]
+    if chat.functions and chat.function_call != "none":  # the older form
+        tools += [
+            {"type": "function", "function": function.model_dump(exclude_none=True)}
+            for function in chat.functions
+        ]
+    return tools
 
 
 def _constraints(chat: ChatRequest) -> Iterator[Constraint]:

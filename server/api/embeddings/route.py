@@ -9,7 +9,7 @@ from server.api.embeddings.answer import embeddings_body
 from server.api.embeddings.schema import EmbeddingsRequest
 from server.api.embeddings.translate import translate
 from server.api.openapi import ERRORS, json_body
-from server.api.state import state_of
+from server.api.state import note_model, state_of
 from server.http.body import read_body
 from server.http.clients import while_connected
 from server.http.validation import parse_aside
@@ -26,6 +26,7 @@ async def embeddings(request: Request) -> Response:
     raw = await read_body(request, state.max_body_bytes)
     body = await parse_aside(EmbeddingsRequest, raw, state.parsing)
     del raw
+    note_model(request, body.model)
     job = state.embeddings.prepare(translate(body, request.scope["rkserve.client"]))
     made = await while_connected(request.receive, state.embeddings.run(job))
     answer = await embeddings_body(

@@ -52,18 +52,28 @@ print("after")
     assert done.stderr.splitlines() == ["out 0", "out 1", "err", "no line end", "out 0"]
 
 
-def test_very_many_lines_all_pass_and_the_last_are_kept(tmp_path: Path) -> None:
+def test_very_many_lines_all_pass_and_the_first_and_last_are_kept(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         """
 with Capture() as capture:
+    c.err()
+    place = capture.mark()
     c.out(20000)
-    lines = capture.since(0)
-print(len(lines), lines[-1])
+    lines = capture.since(place)
+    print(len(lines), lines[0], lines[499], lines[500], lines[-1])
+    later = capture.mark()
+    c.out(700)
+    for lines in capture.since(later), capture.since(place):
+        print(len(lines), lines[0], lines[-1])
 """,
     )
-    assert done.stdout == "500 out 19999\n"
-    assert done.stderr.splitlines() == [f"out {number}" for number in range(20000)]
+    assert done.stdout.splitlines() == [
+        "1000 out 0 out 499 out 19500 out 19999",
+        "700 out 0 out 699",
+        "700 out 0 out 699",
+    ]
+    assert done.stderr.splitlines()[1:20001] == [f"out {number}" for number in range(20000)]
 
 
 def test_python_s_own_output_is_not_delayed(tmp_path: Path) -> None:

@@ -33,6 +33,10 @@ async def test_installed_models_are_listed_with_what_is_known(served: Served) ->
         "runtime": "onnxruntime 9.9.9",
         "details": {},
         "license": "Apache-2.0",
+        "license_url": None,
+        "notice": None,
+        "attribution": None,
+        "verified": None,
         "warnings": ["the version is not certain"],
     }
     assert models["board"]["loaded"] is False
@@ -111,8 +115,11 @@ async def test_the_openapi_document_is_whole_and_tells_the_bodies(served: Served
         "/",
         "/health",
         "/ready",
+        "/metrics",
         "/v1/models",
         "/v1/models/{name}",
+        "/v1/models/{model}/manifest",
+        "/v1/models/{model}/files/{sha256}",
         "/v1/chat/completions",
         "/v1/embeddings",
     }

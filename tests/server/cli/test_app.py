@@ -14,7 +14,19 @@ import pytest
 from tests.server.cli.command import COMMAND, ROOT, environment, rkserve
 from tests.server.cli.openai_server import Script, openai_server
 
-COMMANDS = ("serve", "models", "pull", "chat", "where", "doctor", "convert", "key")
+COMMANDS = (
+    "serve",
+    "models",
+    "pull",
+    "verify",
+    "chat",
+    "where",
+    "doctor",
+    "convert",
+    "key",
+    "runtime",
+    "service",
+)
 HEAVY = ("pydantic", "fastapi", "uvicorn", "yaml", "httpx2", "msgspec", "convert", "numpy", "huggingface_hub")
 
 
@@ -39,7 +51,10 @@ def test_help_shows_the_commands_there_are_and_no_others(tmp_path: Path) -> None
     assert tuple(shown) == COMMANDS
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "convert gguf", "key add", "key list", "key revoke"])
+@pytest.mark.parametrize(
+    "command",
+    [*COMMANDS, "convert gguf", "key add", "key list", "key revoke", "runtime install", "runtime list"],
+)
 def test_every_command_has_help(command: str, tmp_path: Path) -> None:
     done = rkserve(*command.split(), "--help", home=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -33,10 +33,13 @@ def test_json_says_everything(tmp_path: Path) -> None:
     assert rows["minicpm5-2b"] == {
         "id": "minicpm5-2b",
         "installed": False,
+        "verified": None,
         "runtime": None,
         "size_mb": None,
         "memory_mb": 2500,
         "license": "Apache-2.0",
+        "notice": "The weights were modified (quantized to w8a8 for RK3588).",
+        "attribution": None,
         "score": 6.0,
         "tokens_per_s": 10.9,
         "remark": "best value; mixes simplified Chinese in",
@@ -50,13 +53,15 @@ def test_the_table_has_a_line_for_each_when_it_is_piped(tmp_path: Path) -> None:
     done = rkserve("models", home=tmp_path)
     lines = done.stdout.splitlines()
     assert len(lines) == 10
-    headers = ["ID", "INSTALLED", "RUNTIME", "SIZE", "MEMORY", "SCORE", "TOK/S", "LICENCE", "REMARK"]
+    headers = ["ID", "INSTALLED", "VERIFIED", "RUNTIME", "SIZE", "MEMORY", "SCORE", "TOK/S", "LICENCE"]
+    headers.append("REMARK")
     assert lines[0].split() == headers
-    assert lines[1].split()[:8] == ["minicpm5-2b", "-", "-", "-", "2.5", "GB", "6", "10.9"]
+    assert lines[1].split()[:8] == ["minicpm5-2b", "-", "-", "-", "-", "2.5", "GB", "6"]
     runtime = ["onnxruntime", version("onnxruntime")]
-    assert lines[9].split()[:6] == ["smollm2-135m", "yes", *runtime, "3", "MB"]
+    assert lines[9].split()[:7] == ["smollm2-135m", "yes", "-", *runtime, "3", "MB"]
     assert "\x1b" not in done.stdout
-    assert done.stderr == ""
+    notice = "The weights were modified (quantized, then converted for this engine)."
+    assert done.stderr == f"rkserve: smollm2-135m, Apache-2.0: {notice}\n"
 
 
 def test_with_nothing_installed_it_says_how_to_get_a_model(tmp_path: Path) -> None:
@@ -98,9 +103,15 @@ def on_a_terminal(home: Path, width: int) -> list[str]:
     ("width", "headers"),
     [
         (40, ["ID", "INSTALLED", "SIZE", "MEMORY"]),
-        (80, ["ID", "INSTALLED", "SIZE", "MEMORY", "SCORE", "TOK/S", "LICENCE"]),
-        (120, ["ID", "INSTALLED", "RUNTIME", "SIZE", "MEMORY", "SCORE", "TOK/S", "LICENCE"]),
-        (160, ["ID", "INSTALLED", "RUNTIME", "SIZE", "MEMORY", "SCORE", "TOK/S", "LICENCE", "REMARK"]),
+        (90, ["ID", "INSTALLED", "VERIFIED", "SIZE", "MEMORY", "SCORE", "TOK/S", "LICENCE"]),
+        (120, ["ID", "INSTALLED", "VERIFIED", "RUNTIME", "SIZE", "MEMORY", "SCORE", "TOK/S", "LICENCE"]),
+        (
+            170,
+            [
+                *("ID", "INSTALLED", "VERIFIED", "RUNTIME", "SIZE", "MEMORY"),
+                *("SCORE", "TOK/S", "LICENCE", "REMARK"),
+            ],
+        ),
     ],
 )
 def test_a_terminal_gets_a_line_a_model_and_the_columns_it_has_room_for(

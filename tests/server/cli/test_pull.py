@@ -35,28 +35,11 @@ models:
 """
 
 
-@pytest.mark.parametrize(
-    ("model", "parts"),
-    [
-        (
-            "minicpm5-2b",
-            [
-                "Get its .rkllm file from https://huggingface.co/oliver0804/MiniCPM5-2B-RK3588-rkllm-w8a8",
-                "and put it at {models}/minicpm5-2b/MiniCPM5-2B_RK3588_w8a8.rkllm\n",
-            ],
-        ),
-        ("kanana-2-3b", ["Read its licence first, the Kanana Open License\n"]),
-        (
-            "lfm3-1.7b",
-            ["https://huggingface.co/LiquidAI/LFM3-1.7B", "put a converted folder at {models}/lfm3-1.7b. "],
-        ),
-    ],
-)
-def test_models_of_the_hub_are_put_in_place_by_hand(model: str, parts: list[str], tmp_path: Path) -> None:
-    done = rkserve("pull", model, home=tmp_path)
+def test_what_has_no_source_is_put_in_place_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("".join(line for line in OWN.splitlines(True) if "source" not in line))
+    done = rkserve("pull", "small", "--models-file", "own.yaml", home=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    for part in parts:
-        assert part.format(models=models_dir(tmp_path)) in done.stderr
+    assert f"names no source to pull from: put its files at {models_dir(tmp_path)}/small" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["smollm2", "SMOLLM2-135M", "smollm2-135m-instruct", "smolm", "smollm-135"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from backends.base import Image, Span
-from server.errors import UnsupportedParameter
+from server.errors import FormNotMet, UnsupportedParameter
 from server.generation.params import placed_images
 from server.generation.request import Constraint, GenerationRequest
 from server.generation.service import GenerationService
@@ -20,7 +20,7 @@ from server.registry import Entry, Registry
 from server.settings import Settings
 from server.templates import Templates
 from server.templates.messages import images_of
-from tests.server.scripted import ScriptedDispatcher, entry, install
+from tests.server.scripted import ScriptedDispatcher, entry, install, says
 from tests.vision.pictures import quadrants, saved
 from tests.vision.test_fetch import answer, site
 
@@ -123,6 +123,28 @@ async def test_a_form_is_asked_for_beside_an_image(tmp_path: Path, text_last: bo
     assert "".join(texts) == f"what?\n\n{form.instruction}"
 
 
+async def test_what_is_asked_again_is_about_the_images_that_were_fetched(tmp_path: Path) -> None:
+    async with site() as web:
+        web.pages["/a.png"] = answer("200 OK", PICTURES[0])
+        part = picture(0) | {"url": web.url("/a.png")}
+        asked = GenerationRequest(
+            model="viewer",
+            messages=[{"role": "user", "content": [part]}],
+            client="c",
+            n=2,
+            constraints=(Constraint("choice", "form", form="choice", value=["a", "b"]),),
+        )
+        loader = ImageLoader(Settings(image_urls=True), web.fetcher())
+        generations, dispatcher = service(tmp_path, loader, rkllm={"structured": "best_effort"})
+        dispatcher.script = says("neither")
+        generation = await generations.prepare(asked)
+        with pytest.raises(FormNotMet):
+            assert [event async for event in generation.events()]
+        assert len(dispatcher.jobs) == 2 and len(web.asked) == 1
+        for params in dispatcher.jobs[1].params:
+            assert params.images == [Image(PICTURES[0], "messages.0.content.0")]
+
+
 def test_a_place_that_belongs_to_no_image_is_dropped() -> None:
     images = [Image(b"a", "x"), Image(b"b", "y")]
     prompt = [Span("", True, 1), Span("t", False), Span("", True, 7), Span("", True, 0), Span("", True, 1)]
@@ -140,5 +162,8 @@ async def test_an_entry_without_vision_and_one_whose_encoder_is_gone(tmp_path: P
     generations, _ = service(tmp_path / "b")
     encoder = tmp_path / "b" / "viewer" / "encoder.onnx"
     encoder.unlink()
-    with pytest.raises(UnsupportedParameter, match=str(encoder)):
+    # Where that is on this machine is not the client's concern.
+    wanted = r"at RKSERVE_MODELS_DIR/viewer/encoder\.onnx"
+    with pytest.raises(UnsupportedParameter, match=wanted) as caught:
         await generations.prepare(request())
+    assert str(tmp_path) not in caught.value.message  # clients are told no folders of the server

@@ -107,7 +107,7 @@ async def workers_gone(workers: list[psutil.Process]) -> None:
             await asyncio.sleep(0.01)  # processes that are not ours to wait for
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_it_ends_in_time_whatever_connections_are_open(tmp_path: Path, number: signal.Signals) -> None:
     async with running(tmp_path) as server:
         port = server.port

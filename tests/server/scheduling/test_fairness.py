@@ -74,13 +74,27 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back(tmp_path: Path) -
 
 
 async def test_one_client_may_not_fill_the_queue(tmp_path: Path) -> None:
-    async with harness(tmp_path, queue_per_client=1) as h, h.submit("a", "endless") as busy:
+    async with harness(tmp_path, queue_per_client=2) as h, h.submit("a", "endless") as busy:
         await first(busy, Delta)
         async with h.submit("a", "tokens:1"):
-            with pytest.raises(ServerBusy, match="you have 1 "):
+            with pytest.raises(ServerBusy, match="you have 2 requests waiting or under way"):
                 h.submit("a", "tokens:1")
             async with h.submit("a", "tokens:1", client="other"):
                 pass
+
+
+async def test_a_client_of_one_request_has_it_under_way_or_waiting(tmp_path: Path) -> None:
+    async with harness(tmp_path, queue_per_client=1) as h:
+        async with h.submit("a", "endless") as busy:
+            await first(busy, Delta)
+            with pytest.raises(ServerBusy, match="you have 1 "):
+                h.submit("a", "tokens:1")
+        # Left, though the worker has yet to say so.
+        async with h.submit("a", "tokens:1") as run:
+            with pytest.raises(ServerBusy):
+                h.submit("a", "tokens:1")
+            await first(run, Finished)
+        assert await h.answer("a", "tokens:1") == "t0 "
 
 
 async def test_fifty_at_once_each_get_their_own_answer(tmp_path: Path) -> None:

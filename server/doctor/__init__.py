@@ -1,0 +1,1 @@
+"""What keeps this machine from serving models well, and what mends it: facts, checks, findings."""
