@@ -54,6 +54,7 @@ check-static: setup
 oracle:
 	$(PYTHON) -m tests.oracle.environment
 	.venv-oracle/bin/python -m tests.oracle.make
+	.venv-oracle/bin/python -m tests.oracle.make_architectures
 
 format: setup
 	$(BIN)/ruff format .

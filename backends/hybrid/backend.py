@@ -68,7 +68,7 @@ class HybridBackend:
         self._vocab_size = meta.vocab_size
         self._context_length = min(spec.context_length, meta.context_length)
         self._prompts = Prompts(tokenizer, Context(spec.model_id, self._context_length), meta.vocab_size)
-        self._forward = Forward(folder, executor)
+        self._forward = Forward(folder, executor, kv_fp16=spec.hybrid.kv_dtype == "fp16")
         self._pool = CachePool(self._forward.new_cache, spec.hybrid.cache_mb * _MB)
         self.info = ModelInfo(
             runtime=executor.runtime,
@@ -163,7 +163,7 @@ class HybridBackend:
                 f"context_length is {self._spec.context_length}, but the model was made for "
                 f"{model_context}, which is used."
             )
-        whole = self._forward.new_cache().bytes_per_token * self._context_length
+        whole = self._forward.new_cache().bytes_for(self._context_length)
         if whole > self._spec.hybrid.cache_mb * _MB:
             warnings.append(
                 f"cache_mb is {self._spec.hybrid.cache_mb}, but a full context takes {whole // _MB + 1} MB: "

@@ -25,6 +25,10 @@ from backends.hybrid.kv_cache import KVCache, TokenIds
 from backends.repetition import RepetitionGuard
 from backends.vocabulary import Vocabulary
 
+SNAPSHOT_EVERY = (
+    512  # tokens of a prompt between two snapshots, about a turn of a chat; the last is at its end
+)
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -53,12 +57,16 @@ class Generation:
         """Run what the cache lacks of the prompt, in chunks; return its logits, None when cancelled."""
         first, total = self.cache.length, len(self.prompt)
         logits: Array | None = None
+        remembered = first
         self.sink.prefill(0, total - first)
         for start in range(first, total, self.forward.max_tokens):
             if self.cancelled.is_set():
                 return None
             end = min(start + self.forward.max_tokens, total)
             logits = self.forward.run(self.prompt[start:end], self.cache, want_logits=end == total)
+            if end == total or end - remembered >= SNAPSHOT_EVERY:
+                self.pool.remember(self.cache)
+                remembered = end
             self.sink.prefill(end - first, total - first)
         return logits
 

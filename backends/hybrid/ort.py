@@ -22,9 +22,10 @@ import onnxruntime
 
 from backends.base import BackendError
 from backends.engine import Progress
+from backends.hybrid.buffers import Buffers
 from backends.hybrid.executor import Array
 from backends.hybrid.folder import HybridFolder
-from backends.hybrid.meta import Role, Segment, Tensor
+from backends.hybrid.meta import Segment
 from backends.hybrid.ort_failures import check_threads, load_error
 
 _ERRORS_ONLY = 3
@@ -58,7 +59,7 @@ class OrtExecutor:
         self._segments = folder.meta.segments
         self.runtime = f"onnxruntime {onnxruntime.__version__}"
         self.max_tokens = folder.meta.lengths[-1]
-        self._buffers = _Buffers(self.max_tokens)
+        self._buffers = Buffers(self.max_tokens)
         self._sessions: list[Any] = []
         threads = _threads(threads)
         check_threads((threads - 1) * len(folder.builds))  # each session has a pool of its own
@@ -76,30 +77,14 @@ class OrtExecutor:
         calls = []
         stream = 0  # hidden goes back and forth between two buffers: a graph cannot write what it reads
         for session, segment in zip(self._sessions, self._segments, strict=True):
-            inputs = [self._buffers.view(tensor, length, stream) for tensor in segment.inputs]
+            inputs = self._buffers.views(segment.inputs, length, stream)
             stream ^= any(tensor.role == "hidden" for tensor in segment.outputs)
-            outputs = [self._buffers.view(tensor, length, stream) for tensor in segment.outputs]
+            outputs = self._buffers.views(segment.outputs, length, stream)
             calls.append(OrtCall(session, segment, inputs, outputs))
         return calls
 
     def close(self) -> None:
         self._sessions.clear()
-
-
-class _Buffers:
-    """One buffer for each role and size, shared by all segments, since these run one after another."""
-
-    def __init__(self, max_tokens: int) -> None:
-        self._max_tokens = max_tokens
-        self._arrays: dict[tuple[Role, int, int], Array] = {}
-
-    def view(self, tensor: Tensor, length: int, stream: int) -> Array:
-        """Return the first rows of a tensor's buffer, C-contiguous: (length, size)."""
-        size = int(tensor.shape[-1])
-        key = (tensor.role, size, stream if tensor.role == "hidden" else 0)
-        if key not in self._arrays:
-            self._arrays[key] = np.zeros((self._max_tokens, size), np.float32)
-        return self._arrays[key][:length]
 
 
 def _session_options(threads: int) -> Any:
