@@ -26,10 +26,10 @@ def attend(
 ) -> None:
     """Write the causal attention of q, (T, H, D) float32, into out of that shape.
 
-    keys, values: (K, S, D), float32 or float16, of one type and one layout; rows contiguous, heads any distance
-    apart. The queries stand at the last T of the S positions. scale: factor of q . k. window: how many of the
-    latest keys a query sees, its own included, 0 for all. softcap: c in c * tanh(score / c), 0 for none.
-    D must be a multiple of 8, at most 512. Computed in float32.
+    keys, values: (K, S, D), float32 or float16, of one type and one layout; rows contiguous, heads any
+    distance apart. The queries stand at the last T of the S positions. scale: factor of q . k. window: how
+    many of the latest keys a query sees, its own included, 0 for all. softcap: c in c * tanh(score / c),
+    0 for none. D must be a multiple of 8, at most 512. Computed in float32.
     """
 
 def rms_norm(x: Buffer, weight: Buffer, eps: float) -> None:
@@ -54,4 +54,7 @@ def weigh_logits(logits: Buffer, weights: Buffer, temperature: float) -> float:
     """weights[i] = e^((logits[i] - largest) / temperature), (V,) float64; returns their sum."""
 
 def find_largest(values: Buffer, indices: Buffer) -> None:
-    """Fill indices, int64, with those of the largest values, largest first, the lower index first among equals."""
+    """Fill indices, int64, with those of the largest values.
+
+    The largest first, the lower index first among equals; values float32 or float64.
+    """

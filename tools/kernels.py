@@ -1,7 +1,7 @@
-"""Builds what a board installs: rkserve's wheel, and rkserve-kernels' for aarch64 and x86-64, into dist/.
+"""Builds the wheels of rkserve-kernels (native/) for aarch64 and x86-64: a part of `make wheels`.
 
-Both architectures are compiled by zig, from the package index, against glibc 2.28, so that any machine can make
-them and Debian 10 and later can run them. Run by `make wheels` with the project's environment.
+Both are compiled by zig, from the package index, against glibc 2.28, so that any machine can make them and
+Debian 10 and later can run them.
 """
 
 from __future__ import annotations
@@ -23,26 +23,33 @@ UV = (sys.executable, "-m", "uv")
 
 
 def main() -> int:
-    """Build all wheels, or those asked for; exit code 1 when one fails, whose output was shown."""
-    parser = argparse.ArgumentParser(description="Build the wheels a board installs.")
+    """Build the wheels, or those asked for; exit code 1 when one fails, whose output was shown."""
+    parser = argparse.ArgumentParser(description="Build the wheels of rkserve-kernels.")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="directory for the wheels")
-    parser.add_argument("--kernels-only", action="store_true", help="not rkserve's own wheel")
-    parser.add_argument("--architecture", choices=ARCHITECTURES, action="append", help="of the kernels")
+    parser.add_argument("--architecture", choices=ARCHITECTURES, action="append", help="only this one")
     args = parser.parse_args()
-    out = args.out.resolve()
-    if not args.kernels_only and _build(ROOT, out, {}) != 0:
-        return 1
     with tempfile.TemporaryDirectory(prefix="rkserve-zig-") as tools:
         zig = _zig(Path(tools))
         for architecture in args.architecture or ARCHITECTURES:
+            print(f"wheels: compiling rkserve-kernels for {architecture}", flush=True)
             compiler = _compiler(Path(tools), zig, architecture)
-            if _build(ROOT / "native", out, _cross(compiler, architecture)) != 0:
+            if _build(ROOT / "native", args.out.resolve(), _cross(compiler, architecture)) != 0:
                 return 1
     return 0
 
 
 def _build(source: Path, out: Path, environment: dict[str, str]) -> int:
-    command = [*UV, "build", "--quiet", "--wheel", "--python", sys.executable, "--out-dir", str(out), str(source)]
+    command = [
+        *UV,
+        "build",
+        "--quiet",
+        "--wheel",
+        "--python",
+        sys.executable,
+        "--out-dir",
+        str(out),
+        str(source),
+    ]
     code = subprocess.run(command, env={**os.environ, **environment}, check=False).returncode
     if code != 0:
         print(f"wheels: building {source.name} failed; what was wrong stands above", file=sys.stderr)
