@@ -10,15 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backends.hybrid.attention import Attention
 from backends.hybrid.executor import Array, Call, Executor
 from backends.hybrid.folder import HybridFolder
-from backends.hybrid.gate import apply_gate
+from backends.hybrid.kernels import NUMPY, Attend, Kernels, Rotate
 from backends.hybrid.kv_cache import KVCache, TokenIds
 from backends.hybrid.layout import CONV, attention_layers, conv_reaches
 from backends.hybrid.meta import Meta
 from backends.hybrid.plan import Conv, Plan, make_plan
-from backends.hybrid.rope import RotaryTable
 from backends.hybrid.rows import RowShape
 from backends.hybrid.weights import open_embedding, read_norm
 
@@ -28,8 +26,8 @@ class _Layer:
     """What the engine does between two segments, for the layer `index` of the model."""
 
     index: int
-    attention: Attention
-    rotary: RotaryTable | None
+    attention: Attend
+    rotary: Rotate | None
     q_norm: Array | None
     k_norm: Array | None
 
@@ -37,7 +35,14 @@ class _Layer:
 class Forward:
     """Runs tokens through a model. One thread; memory for calls is used again."""
 
-    def __init__(self, folder: HybridFolder, executor: Executor, *, kv_fp16: bool = False) -> None:
+    def __init__(
+        self,
+        folder: HybridFolder,
+        executor: Executor,
+        *,
+        kv_fp16: bool = False,
+        kernels: Kernels = NUMPY,
+    ) -> None:
         """Open the embedding and the norm weights. Raises BackendError(model_corrupt).
 
         kv_fp16: keep keys and values in half the memory; they are computed with in float32 all the same.
@@ -45,10 +50,10 @@ class Forward:
         self._meta = folder.meta
         self._shapes = _row_shapes(folder.meta, kv_fp16)
         self._executor = executor
-        self._eps = np.float32(folder.meta.norm_eps)
+        self._kernels = kernels
         self._embedding = open_embedding(folder)
         self._embedding_scale = np.float32(folder.meta.embedding.scale)
-        self._layers = _layers(folder)
+        self._layers = _layers(folder, kernels)
         self._single = make_plan(self._meta, executor, 1)
         self._longest = make_plan(self._meta, executor, executor.max_tokens)
 
@@ -84,9 +89,9 @@ class Forward:
                 step.call.run()
             q, k = step.q[:tokens], step.k[:tokens]
             if layer.q_norm is not None:
-                self._norm(q, layer.q_norm)
+                self._kernels.rms_norm(q, layer.q_norm, self._meta.norm_eps)
             if layer.k_norm is not None:
-                self._norm(k, layer.k_norm)
+                self._kernels.rms_norm(k, layer.k_norm, self._meta.norm_eps)
             if layer.rotary is not None:
                 layer.rotary.rotate(q, position)
                 layer.rotary.rotate(k, position)
@@ -99,7 +104,7 @@ class Forward:
                 break
             layer.attention.attend(q[first:], keys, values, attn)
             if step.gate is not None:
-                apply_gate(attn, step.gate[first:tokens])
+                self._kernels.apply_gate(attn, step.gate[first:tokens])
         if every_row and not plan.last_convs:
             plan.last.run()
         logits = self._finish(plan, cache, tokens, want_logits)
@@ -131,11 +136,6 @@ class Forward:
             np.tanh(logits / cap, out=logits)
             logits *= cap
         return logits
-
-    def _norm(self, x: Array, weight: Array) -> None:
-        """RMS norm over the last axis, in place."""
-        x /= np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self._eps)
-        x *= weight
 
     def _plan_for(self, tokens: int) -> Plan:
         length = self._executor.length_for(tokens)
@@ -169,14 +169,15 @@ def _row_shapes(meta: Meta, kv_fp16: bool) -> list[RowShape]:
     return shapes
 
 
-def _layers(folder: HybridFolder) -> tuple[_Layer, ...]:
+def _layers(folder: HybridFolder, kernels: Kernels) -> tuple[_Layer, ...]:
     """Return the attention layers, in order; those of one type share tables and room for scores."""
     meta = folder.meta
     attentions = {
-        name: Attention(kind.scale, kind.window, kind.softcap) for name, kind in meta.attention.items()
+        name: kernels.attention(kind.scale, kind.window, kind.softcap, meta.head_dim)
+        for name, kind in meta.attention.items()
     }
     tables = {
-        name: RotaryTable(kind.rope, meta.head_dim) if kind.rope else None
+        name: kernels.rotary(kind.rope, meta.head_dim) if kind.rope else None
         for name, kind in meta.attention.items()
     }
     return tuple(

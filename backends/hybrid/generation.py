@@ -21,6 +21,7 @@ from backends.hybrid.answer import Answer
 from backends.hybrid.cache_pool import CachePool
 from backends.hybrid.executor import Array
 from backends.hybrid.forward import Forward
+from backends.hybrid.kernels import Kernels
 from backends.hybrid.kv_cache import KVCache, TokenIds
 from backends.repetition import RepetitionGuard
 from backends.vocabulary import Vocabulary
@@ -41,6 +42,7 @@ class Generation:
 
     model_id: str
     forward: Forward
+    kernels: Kernels
     pool: CachePool
     cache: KVCache
     vocabulary: Vocabulary
@@ -78,7 +80,7 @@ class Generation:
         made = 0
         while logits is not None and not self.cancelled.is_set():
             _check(logits)
-            token_id = sampling.choose(logits, self.sampling, history, rng)
+            token_id = sampling.choose(logits, self.sampling, history, rng, self.kernels)
             made += 1
             if token_id in self.eos:
                 answer.finish()
@@ -101,7 +103,7 @@ class Generation:
     def _logprob(self, logits: Array, token_id: int) -> TokenLogprob | None:
         if self.logprobs is None:
             return None
-        logprob, best = sampling.top_logprobs(logits, token_id, self.logprobs)
+        logprob, best = sampling.top_logprobs(logits, token_id, self.logprobs, self.kernels)
         top = [TopLogprob(*self.vocabulary.shown(other), value) for other, value in best]
         return TokenLogprob(*self.vocabulary.shown(token_id), logprob, top)
 

@@ -12,7 +12,6 @@ How sessions are set up was measured with 31 segments of SmolLM2-135M and 2 thre
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,9 @@ from backends.hybrid.executor import Array
 from backends.hybrid.folder import HybridFolder
 from backends.hybrid.meta import Segment
 from backends.hybrid.ort_failures import check_threads, load_error
+from backends.hybrid.threads import thread_count
 
 _ERRORS_ONLY = 3
-_DEFAULT_MAX_THREADS = 4  # the RK3588's fast cores; decode is bound by memory long before
 
 
 class OrtCall:
@@ -61,7 +60,7 @@ class OrtExecutor:
         self.max_tokens = folder.meta.lengths[-1]
         self._buffers = Buffers(self.max_tokens)
         self._sessions: list[Any] = []
-        threads = _threads(threads)
+        threads = thread_count(threads)
         check_threads((threads - 1) * len(folder.builds))  # each session has a pool of its own
         options = _session_options(threads)
         for index, build in enumerate(folder.builds):
@@ -95,11 +94,6 @@ def _session_options(threads: int) -> Any:
     options.log_severity_level = _ERRORS_ONLY
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
-
-
-def _threads(wanted: int | None) -> int:
-    """Return how many threads to use: never more than cores, which would only wait for each other."""
-    return max(1, min(len(os.sched_getaffinity(0)), wanted or _DEFAULT_MAX_THREADS))
 
 
 def _load(path: Path, options: Any, size_bytes: int) -> Any:

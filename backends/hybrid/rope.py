@@ -93,6 +93,22 @@ def _llama3(rope: Rope, scaling: RopeScaling) -> Frequencies:
     return np.asarray(frequencies * (kept + (1 - kept) / factor))
 
 
+def table_size(positions: int, wanted: int) -> int:
+    """Return for how many positions to make tables that have so many and need more."""
+    return -(-max(wanted, positions * 5 // 4) // _BLOCK) * _BLOCK
+
+
+def cosines_and_sines(
+    frequencies: Frequencies, factor: float, positions: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return those of the positions from 0 on, times a factor, (positions, pairs).
+
+    In float64: float32 angles are off at long contexts.
+    """
+    angles = np.arange(positions)[:, None] * frequencies
+    return factor * np.cos(angles), factor * np.sin(angles)
+
+
 class RotaryTable:
     """Cosines and sines of all positions seen so far, and the rotation with them. Not thread-safe."""
 
@@ -127,14 +143,13 @@ class RotaryTable:
         pairs += sines
 
     def _grow(self, positions: int) -> None:
-        """Make tables for at least so many positions. Angles are float64: float32 is off at long contexts.
+        """Make tables for at least so many positions.
 
         Axes (S, 1, 2, pairs), or (S, 1, pairs, 2) interleaved: the sign of each half is in the sines.
         """
-        size = -(-max(positions, len(self._cos) * 5 // 4) // _BLOCK) * _BLOCK
-        angles = np.arange(size)[:, None] * self._frequencies
+        size = table_size(len(self._cos), positions)
+        cos, sin = cosines_and_sines(self._frequencies, self._magnitude, size)
         sign = np.array([-1.0, 1.0])
-        cos, sin = self._magnitude * np.cos(angles), self._magnitude * np.sin(angles)
         if self._interleaved:
             self._cos = cos[:, None, :, None].astype(np.float32)
             self._sin = (sin[:, None, :, None] * sign).astype(np.float32)

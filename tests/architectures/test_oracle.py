@@ -11,6 +11,7 @@ import pytest
 from backends.hybrid.cache_pool import CachePool
 from backends.hybrid.folder import read_folder
 from backends.hybrid.forward import Forward
+from backends.hybrid.kernels import NUMPY, Kernels
 from backends.hybrid.kv_cache import KVCache
 from backends.hybrid.ort import OrtExecutor
 from convert.hf import convert_hf
@@ -27,12 +28,19 @@ NAMES = sorted(models())
 class Engine:
     """A converted model with its caches."""
 
-    def __init__(self, folder: Path, *, kv_fp16: bool = False, lengths: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        kv_fp16: bool = False,
+        lengths: Sequence[int] = (),
+        kernels: Kernels = NUMPY,
+    ) -> None:
         """lengths: the only ones that calls may have, as on the NPU; else any."""
         read = read_folder(folder)
         executor = OrtExecutor(read, 1, lambda done, what: None)
         fixed = FixedLengths(executor, lengths) if lengths else executor
-        self.forward = Forward(read, fixed, kv_fp16=kv_fp16)
+        self.forward = Forward(read, fixed, kv_fp16=kv_fp16, kernels=kernels)
         self.pool = CachePool(self.forward.new_cache, 64 * 1024 * 1024)
 
     def logits(self, prompt: Sequence[int], cache: KVCache, sizes: Sequence[int] = ()) -> np.ndarray:
