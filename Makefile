@@ -17,7 +17,7 @@ BOARD = /opt/rkserve/$(VERSION)
 help:
 	@echo "make serve      set up what is needed and serve a model on http://127.0.0.1:8000"
 	@echo "make test       the quick tests (under 10 minutes)"
-	@echo "make test-slow  all tests: reference values made again, other Pythons, an emulated aarch64"
+	@echo "make test-slow  all tests: reference values made again, other Pythons, an emulated aarch64, Open WebUI"
 	@echo "make check      formatting, lint, types and the quick tests"
 	@echo "make bench      measure speed and memory (long; stop other work first)"
 	@echo "make soak       200 clients for 10 minutes, while workers are killed and the log's disk is full"
@@ -54,6 +54,7 @@ check-static: setup
 oracle:
 	$(PYTHON) -m tests.oracle.environment
 	.venv-oracle/bin/python -m tests.oracle.make
+	.venv-oracle/bin/python -m tests.oracle.make_architectures
 
 format: setup
 	$(BIN)/ruff format .
@@ -70,10 +71,12 @@ lock: setup
 	$(LOCK) --upgrade pyproject.toml --extra rknn -o requirements/server.txt
 	$(LOCK) --upgrade pyproject.toml --extra rknn --extra convert --extra dev -c requirements/server.txt -o requirements/all.txt
 	echo uv | $(LOCK) --upgrade - -o requirements/uv.txt
+	echo hatchling | $(LOCK) --upgrade - -c requirements/all.txt -o requirements/build.txt
 
 wheels: setup
 	$(BIN)/python -m hatchling build -t wheel -d dist
 	cp requirements/server.txt dist/requirements.txt
+	$(BIN)/python tools/kernels.py --out dist
 
 # An environment of its own, without anything of the tests; what docs/service.md does with the wheel.
 install:
@@ -83,6 +86,6 @@ install:
 	$(BOARD)/bin/rkserve service install $(ARGS)
 
 clean:
-	rm -rf .venv .venv-* .uv .data build dist *.egg-info tests/sdk/node/node_modules
+	rm -rf .venv .venv-* .uv .data build dist *.egg-info tests/sdk/node/node_modules tests/webui/node/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -31,16 +31,32 @@ def network_urls(sockets: Sequence[socket.socket]) -> list[str]:
         if bound.is_unspecified:
             both = bound.version == 6 and not listening.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
             versions = {4, 6} if both else {bound.version}
-            up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-            interfaces = {
-                name: [(address.family, address.address) for address in addresses]
-                for name, addresses in psutil.net_if_addrs().items()
-                if name in up
+            found |= {
+                url(str(one), port): None for one in reachable(_interfaces()) if one.version in versions
             }
-            found |= {url(str(one), port): None for one in reachable(interfaces) if one.version in versions}
         elif not bound.is_loopback:
             found[url(host, port)] = None
     return sorted(found, key=lambda address: "[" in address)
+
+
+def _interfaces() -> dict[str, list[tuple[int, str]]]:
+    """Return the addresses of the interfaces that are up; of all, or none, where the system does not tell.
+
+    A sandbox or an emulator may refuse these calls, and a server that serves must not end for a line of text.
+    """
+    try:
+        known = psutil.net_if_addrs()
+    except OSError:
+        return {}
+    try:
+        down = {name for name, state in psutil.net_if_stats().items() if not state.isup}
+    except OSError:
+        down = set()
+    return {
+        name: [(address.family, address.address) for address in addresses]
+        for name, addresses in known.items()
+        if name not in down
+    }
 
 
 def reachable(

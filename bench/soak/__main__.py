@@ -16,7 +16,7 @@ from typing import Any
 from bench.soak.after import all_answer, places_are_free
 from bench.soak.checks import LOST, Tally, Wrong
 from bench.soak.clients import Client, hybrid_answers
-from bench.soak.harm import kill_workers, numbers, watch
+from bench.soak.harm import change_models, kill_workers, numbers, watch
 from bench.soak.levels import Level, level
 from bench.soak.place import Place, place
 
@@ -34,6 +34,7 @@ async def storm(place: Place, known: Mapping[str, str], options: argparse.Namesp
     clients = [Client(n, place.port, tally, known, options.seed) for n in range(options.clients)]
     work: list[Coroutine[Any, Any, None]] = [client.live(until) for client in clients]
     work.append(kill_workers(place, tally, options.kill_every, until, options.seed))
+    work.append(change_models(place, tally, 0.7 * options.kill_every, until))
     work.append(watch(place, tally, until))
     try:
         async with asyncio.TaskGroup() as group:
@@ -81,6 +82,7 @@ def report(
         "refusals": dict(tally.refusals),
         "kills": dict(tally.kills),
         "workers_lost_since_start": int(lost),
+        "reloads_of_models_yaml": tally.reloads,
         "longest_queue": tally.longest_queue,
         "first_text_median_s": _share(first, 0.5),
         "first_text_95_s": _share(first, 0.95),

@@ -11,16 +11,8 @@ from bench.soak.checks import Wrong, check_error, check_text
 from bench.soak.clients import CHAT, HYBRID_TOKENS, Asked
 from bench.soak.harm import numbers
 from bench.soak.http import Exchange
-from bench.soak.place import (
-    CPU_MODEL,
-    LONG,
-    NPU_MODELS,
-    QUEUE_PER_CLIENT,
-    Place,
-    answer,
-    key,
-    question,
-)
+from bench.soak.models import CPU_MODEL, LONG, NPU_MODELS, QUEUE_PER_CLIENT, answer, key, question
+from bench.soak.place import Place
 
 PATIENCE_S = 60.0
 

@@ -28,6 +28,7 @@ class Tally:
     health_s: list[float] = field(default_factory=list)
     identities: set[str] = field(default_factory=set)
     longest_queue: int = 0
+    reloads: int = 0
     kills: Counter[str] = field(default_factory=Counter)
 
     def one_id(self, identity: str) -> None:

@@ -11,8 +11,18 @@ from random import Random
 from typing import Any
 
 from bench.soak.checks import LOST, Tally, Wrong, check_error, check_id, check_text
-from bench.soak.http import Broken, Exchange, Head
-from bench.soak.place import CPU_MODEL, KEYS, LONG, MAX_BODY_MB, NPU_MODELS, QUESTIONS, answer, key, question
+from bench.soak.http import Broken, Exchange, Head, Manner
+from bench.soak.models import (
+    CPU_MODEL,
+    KEYS,
+    LONG,
+    MAX_BODY_MB,
+    NPU_MODELS,
+    QUESTIONS,
+    answer,
+    key,
+    question,
+)
 
 CHAT = "/v1/chat/completions"
 ANSWER_S = 180.0  # in which every request must have some end
@@ -29,6 +39,7 @@ _WEIGHTS = {
     "models": 200,
 }
 _SELDOM = 0.01
+_MANNERS: tuple[Manner, ...] = ("plain", "slow", "half")
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,8 @@ class Client:
         headers = {"x-request-id": self._id, "content-type": "application/json"}
         if with_key:
             headers["authorization"] = f"Bearer {key(self._number % KEYS)}"
-        return Exchange(self._port, method, path, body, headers)
+        (manner,) = self._random.choices(_MANNERS, (90, 5, 5))
+        return Exchange(self._port, method, path, body, headers, manner)
 
     async def _head(self, exchange: Exchange) -> Head:
         head = await exchange.head()

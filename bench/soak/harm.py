@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.soak.checks import Tally, Wrong
 from bench.soak.http import Exchange
-from bench.soak.place import MODELS, QUEUE_SIZE, Place
+from bench.soak.models import MODELS, QUEUE_SIZE
+from bench.soak.place import Place
 
 WATCH_S = 0.5
 SECOND_KILL = 0.4  # how often, of all kills
@@ -40,6 +41,14 @@ async def kill_workers(place: Place, tally: Tally, every_s: float, until: float,
                     await asyncio.sleep(random.uniform(0, LOAD_S))
                     _kill(fresh.pop(), signal.SIGKILL, tally)
                     break
+
+
+async def change_models(place: Place, tally: Tally, every_s: float, until: float) -> None:
+    """Change models.yaml every so often while the server runs."""
+    while time.monotonic() + every_s < until:
+        await asyncio.sleep(every_s)
+        place.change_models(tally.reloads)
+        tally.reloads += 1
 
 
 def _kill(worker: psutil.Process, way: signal.Signals, tally: Tally) -> None:

@@ -6,9 +6,11 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 LIMIT = 2**20
+PAUSE_S = 0.2
+Manner = Literal["plain", "slow", "half"]
 
 
 class Broken(Exception):
@@ -24,10 +26,22 @@ class Head:
 
 
 class Exchange:
-    """A request that was sent. A context manager: leaving it cuts the connection, whatever is on its way."""
+    """A request that was sent. A context manager: leaving it cuts the connection, whatever is on its way.
 
-    def __init__(self, port: int, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> None:
+    manner: "slow" sends it in two pieces with a pause, "half" ends its side of the connection after it.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        manner: Manner = "plain",
+    ) -> None:
         self._port = port
+        self._manner = manner
         lines = [f"{method} {path} HTTP/1.1", "host: soak", f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in ({"connection": "close"} | dict(headers)).items()]
         self._request = "\r\n".join(lines).encode() + b"\r\n\r\n" + body
@@ -36,16 +50,25 @@ class Exchange:
 
     async def __aenter__(self) -> Exchange:
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port, limit=LIMIT)
-        self._writer.write(self._request)
+        rest = self._request
+        if self._manner == "slow":
+            begun, rest = rest[: len(rest) // 2], rest[len(rest) // 2 :]
+            self._writer.write(begun)
+            await asyncio.sleep(PAUSE_S)
+        self._writer.write(rest)
+        if self._manner == "half":
+            self._writer.write_eof()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._writer.transport.abort()
 
     async def head(self) -> Head:
-        """Read status and headers. Raises Broken."""
+        """Read status and headers; interim ones are left out. Raises Broken."""
+        raw = interim = "HTTP/1.1 100 "
         try:
-            raw = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            while raw.startswith(interim):
+                raw = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise Broken(f"no response: {error!r}") from error
         first, *lines = raw.rstrip().split("\r\n")

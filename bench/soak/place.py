@@ -1,9 +1,10 @@
-"""The server under test: stand-in models whose answers are known, a small hybrid one, keys, limits."""
+"""The server under test: its models' files, its keys and settings, its process."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,45 +14,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import yaml
 
 from bench.processes import ROOT, Server, free_port, wait_for
+from bench.soak.models import (
+    CPU_MODEL,
+    HEARTBEAT_S,
+    IDLE_UNLOAD_S,
+    KEYS,
+    LOAD_MS,
+    LONG,
+    LONG_US,
+    LONG_WORDS,
+    MAX_BODY_MB,
+    MEMORY_MB,
+    MODELS,
+    NPU_MODELS,
+    QUESTIONS,
+    QUEUE_PER_CLIENT,
+    QUEUE_SIZE,
+    TOKEN_US,
+    answer,
+    key,
+)
 from tests.rkllm.board import Board
 from tests.sdk.servers import entry
 from tests.tiny import tiny_folder
 
-NPU_MODELS = ("first", "second", "seldom")
-CPU_MODEL = "hybrid"
-MODELS = (*NPU_MODELS, CPU_MODEL)
-MEMORY_MB = 100  # of each
-QUESTIONS = 60  # that each stand-in model has an answer of its own to
-LONG = "the long one"
-LONG_WORDS = 1000
-LONG_US = 10_000
-TOKEN_US = 1500
-LOAD_MS = 200
-KEYS = 20
-QUEUE_SIZE = 64
-QUEUE_PER_CLIENT = 6
-MAX_BODY_MB = 1
-HEARTBEAT_S = 3
-IDLE_UNLOAD_S = 5
 STOP_S = 30
-
-
-def question(number: int) -> str:
-    """Return what a stand-in model is asked; no question is part of another."""
-    return f"Please answer question <{number}> of mine."
-
-
-def answer(model: str, number: int) -> str:
-    """Return what this model answers to it, which no other answer is."""
-    words = 5 + (7 * number) % 60
-    return " ".join(f"{model}{number}w{word}" for word in range(words))
-
-
-def key(number: int) -> str:
-    """Return the number-th key."""
-    return f"rk-soak-{number}"
 
 
 @dataclass(frozen=True)
@@ -60,10 +50,21 @@ class Place:
 
     port: int
     process: psutil.Process
+    models_file: Path
 
     def workers(self) -> list[psutil.Process]:
         """Return the worker processes, those that are ending included."""
         return self.process.children()
+
+    def change_models(self, number: int) -> None:
+        """Change one of the entries so that nobody notices, and have the server read them again."""
+        document = yaml.safe_load(self.models_file.read_text())
+        entry = document["models"][MODELS[number % len(MODELS)]]
+        entry["max_tokens"] = 1024 + number
+        written = self.models_file.with_suffix(".new")
+        written.write_text(yaml.safe_dump(document))
+        written.replace(self.models_file)
+        self.process.send_signal(signal.SIGHUP)
 
 
 @contextmanager
@@ -114,7 +115,7 @@ def place(directory: Path, log: str) -> Iterator[Place]:
         )
     try:
         wait_for(Server(process, "127.0.0.1", port, time.monotonic()), "/health")
-        yield Place(port, psutil.Process(process.pid))
+        yield Place(port, psutil.Process(process.pid), directory / "models.yaml")
     finally:
         family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.terminate()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bench.soak.place import MEMORY_MB, MODELS
+from bench.soak.models import MEMORY_MB, MODELS
 from server import serving
 from server.app import create_app
 from server.logs import configure_logging

@@ -55,7 +55,9 @@ def install(
         _need_root()
         _check_place(program)
     earlier = os.path.realpath(COMMAND) if os.path.islink(COMMAND) else None
-    wanted = Wanted(str(program), _settings().port, mdns, freq, booted=_booted())
+    wanted = Wanted(
+        str(program), _settings().port, mdns, freq, rknpu=Path("/dev/rknpu").exists(), booted=_booted()
+    )
     _take(files_to_install(wanted), dry_run)
     settings = _settings()
     if dry_run:
@@ -83,10 +85,9 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for
     """Show how the service stands. The exit code is 1 where it does not answer."""
     from server.service.state import service_state
 
-    try:
-        state = service_state(settings_for({}))
-    except OSError as error:
-        raise CommandError(f"there is no systemd here ({error.strerror}: systemctl)") from error
+    if not _booted():
+        raise CommandError("systemd does not run here, so there is no service; rkserve serve needs none")
+    state = service_state(settings_for({}))
     if as_json:
         print(json.dumps(asdict(state), indent=2, ensure_ascii=False))
     else:

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from server.errors import ApiError, InvalidRequest, ServerBusy
 from server.http.close_delimited import close_delimited
+from server.http.lingering import lingering
 from server.http.stalled import StallWatch
 from server.http.upgrade import head_without_upgrade
 
@@ -145,6 +146,7 @@ class LimitedConnection(HttpToolsProtocol):
             self.transport.write(_PROBE)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        app = lingering(cycle, app, UNREAD_BODY_S)
         if cycle.scope["http_version"] == "1.0":
             app = close_delimited(cycle, app)
         super()._start_asgi_task(cycle, app)

@@ -16,14 +16,13 @@ from server.registry.entry import Entry
 
 @dataclass(frozen=True)
 class NotUsed:
-    """A key, dotted, and why it has no effect. value: the only one that has none; None: whatever it is.
+    """A key, dotted, and why it has no effect.
 
     quiet: no warning, for what describes the model to a reader of the file, or what a warning says already.
     """
 
     key: str
     why: str
-    value: str | None = None
     quiet: bool = False
 
 
@@ -38,7 +37,7 @@ def without_effect(entry: Entry) -> Iterator[tuple[str, str]]:
     """Yield each key that an entry sets to no avail, dotted, and a sentence about it without its place."""
     for item in NOT_USED:
         value, default = _value_and_default(entry, item.key)
-        if item.quiet or value is None or value == default or item.value not in (None, value):
+        if item.quiet or value is None or value == default:
             continue
         yield item.key, f"{item.key} ({value}) has no effect yet: {item.why}."
 

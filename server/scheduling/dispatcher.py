@@ -190,10 +190,10 @@ class Dispatcher:
 
     def figures(self) -> Figures:
         """Return how the queue and the models stand."""
-        clients = {slot.entry: slot.client for slot in self._pool.slots if slot.client is not None}
+        clients = [(slot.entry, slot.client) for slot in self._pool.slots if slot.client is not None]
         runtimes = {
             entry.id: (entry.backend, client.info.runtime)
-            for entry, client in clients.items()
+            for entry, client in clients
             if client.info is not None and not client.ending
         }
         installed = self._registry.installed()
@@ -203,7 +203,7 @@ class Dispatcher:
             running=none | Counter(run.job.model for run in self._conductor.active if run.job.work),
             loaded={e.id: e.id in runtimes for e in installed if self._registry.host(e) is e},
             runtimes=runtimes,
-            workers={entry.id: client.pid for entry, client in clients.items()},
+            workers={entry.id: client.pid for entry, client in clients},
         )
 
     def _submit(self, job: Job, *, bounded: bool) -> Run:

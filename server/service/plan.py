@@ -19,6 +19,8 @@ USER = "rkserve"
 _FREQ_SCRIPT = "/usr/local/libexec/rkserve-freq"
 _UDEV = "/etc/udev/rules.d/60-rkserve.rules"
 _SYSUSERS = "/etc/sysusers.d/rkserve.conf"
+_DROP_INS = f"{UNITS}/{UNIT}.d"
+_RKNPU = f"{_DROP_INS}/50-rknpu.conf"
 _AVAHI = "/etc/avahi/services/rkserve.service"
 _SUBSYSTEMS = ("drm", "dma_heap", "misc", "mpp_class")
 
@@ -27,14 +29,16 @@ _SUBSYSTEMS = ("drm", "dma_heap", "misc", "mpp_class")
 class Wanted:
     """What to install. program: the `rkserve` of the environment that is to serve. port: of the service.
 
-    mdns: announce it on the network. freq: the highest frequencies while the machine runs. booted: whether
-    systemd runs here; without it (an image that is being made) nothing is started.
+    mdns: announce it on the network. freq: the highest frequencies while the machine runs. rknpu: whether the
+    kernel has an older driver of the NPU, with a node of its own. booted: whether systemd runs here; where it
+    does not (an image that is being made), nothing is started.
     """
 
     program: str
     port: int
     mdns: bool = False
     freq: bool = False
+    rknpu: bool = False
     booted: bool = True
 
 
@@ -51,6 +55,7 @@ def files_to_install(wanted: Wanted) -> Iterator[Step]:
     yield Write(_FREQ_SCRIPT, shipped("rkserve-freq"), 0o755)
     yield Write(f"{UNITS}/{FREQ_UNIT}", shipped(FREQ_UNIT))
     yield Write(f"{UNITS}/{UNIT}", shipped(UNIT))
+    yield Write(_RKNPU, shipped("rknpu.conf")) if wanted.rknpu else Remove(_RKNPU)
     yield Link(COMMAND, wanted.program)
     if wanted.mdns:
         yield Write(_AVAHI, shipped("avahi.xml").replace("@PORT@", str(wanted.port)))
@@ -77,7 +82,8 @@ def steps_to_uninstall(*, purge: bool, booted: bool) -> Iterator[Step]:
     """Yield the steps that take the service away. purge: models, keys, settings and the user, too."""
     now = ("--now",) if booted else ()
     yield Run(("systemctl", "disable", *now, UNIT, FREQ_UNIT), may_fail=True)
-    for path in (f"{UNITS}/{UNIT}", f"{UNITS}/{FREQ_UNIT}", _FREQ_SCRIPT, _UDEV, _SYSUSERS, _AVAHI, COMMAND):
+    units = (f"{UNITS}/{UNIT}", f"{UNITS}/{FREQ_UNIT}", _RKNPU)
+    for path in (*units, _FREQ_SCRIPT, _UDEV, _SYSUSERS, _AVAHI, COMMAND):
         yield Remove(path)
     if booted:
         yield Run(("systemctl", "daemon-reload"))

@@ -250,6 +250,12 @@ def test_signals_meant_for_the_server_do_not_end_it(tmp_path: Path) -> None:
         assert w.receive() == Delta(1, "t0 ", 1)
 
 
+def test_the_kernel_would_rather_end_it_than_the_server(tmp_path: Path) -> None:
+    with worker() as w:
+        w.load(tmp_path)
+        assert int(Path(f"/proc/{w.process.pid}/oom_score_adj").read_text()) >= 500
+
+
 @pytest.mark.parametrize(
     ("commands", "code", "text"),
     [

@@ -26,7 +26,7 @@ def error(code: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.smoke
 def test_a_short_soak(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
-    arguments = ["--seconds", "15", "--warm-up", "8", "--clients", "40", "--kill-every", "5"]
+    arguments = ["--seconds", "10", "--warm-up", "4", "--clients", "30", "--kill-every", "4"]
     ran = subprocess.run(
         [sys.executable, "-m", "bench.soak", *arguments, "--json", str(figures)],
         cwd=ROOT,

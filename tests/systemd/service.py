@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,15 @@ def build_wheel(into: Path, version: str = VERSION) -> None:
     """Build the wheel of this tree as `version`, and lay the list of requirements beside it."""
     tree = into / f"tree-{version}"
     tree.mkdir(parents=True)
-    for name in ("server", "backends", "convert", "systemd"):
-        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("README.md", "LICENSE", "models.yaml"):
-        shutil.copy(ROOT / name, tree / name)
+    target = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
+        "wheel"
+    ]
+    for name in [*target["packages"], *target["force-include"], "README.md", "LICENSE"]:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, tree / name)
     project = (ROOT / "pyproject.toml").read_text()
     (tree / "pyproject.toml").write_text(project.replace(f'version = "{VERSION}"', f'version = "{version}"'))
     subprocess.run(
@@ -117,9 +123,13 @@ class Service:
         return self.machine.tried("ps -u rkserve -o pid=,args=").stdout.splitlines()
 
     def worker(self) -> int:
-        """Return the process id of the one worker."""
-        (line,) = [line for line in self.processes() if "backends.worker" in line]
-        return int(line.split()[0])
+        """Return the process id of the one worker, once others that are just ending have gone."""
+        until(lambda: len(self.workers()) == 1, 30, "a single worker")
+        return self.workers()[0]
+
+    def workers(self) -> list[int]:
+        """Return the process ids of the workers."""
+        return [int(line.split()[0]) for line in self.processes() if "backends.worker" in line]
 
 
 def said_in(stream: str) -> str:

@@ -23,6 +23,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 ANSWER = "Hello from the board."
 SLOW = "one two three four five six seven eight nine ten eleven twelve"
 GRACE_S = 8.0
+# What is true of the model here, and of a container's control groups of the first version, in which a process
+# that is just ending cannot be named.
+EXPECTED = (": Without a tokenizer, prompts are counted by estimate", "Failed to kill control group")
 UNIT = "/etc/systemd/system/rkserve.service"
 SITE = "/opt/rkserve/0.1.0/lib/python3.11/site-packages"
 
@@ -47,6 +50,17 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         pytest.skip(f"SKIPPED: {error}")
 
 
+@pytest.fixture(autouse=True)
+def starts_anew(service: Service) -> None:
+    """Forget the starts so far: systemd counts those by hand, too, and the tests make many.
+
+    What a failed test may have left is put right, so that others do not fail of it.
+    """
+    if service.machine.tried("systemctl cat rkserve").returncode == 0:
+        service.machine.tried("systemctl reset-failed rkserve")
+        service.write_models({"m": {}})
+
+
 @contextmanager
 def asking(service: Service, text: str) -> Iterator[subprocess.Popen[str]]:
     """Ask for an answer that takes its time; begun when the block begins."""
@@ -64,8 +78,10 @@ def asking(service: Service, text: str) -> Iterator[subprocess.Popen[str]]:
 
 def clean(service: Service) -> None:
     """Assert that nothing since the boot is worth a warning: not in the service, not in systemd of it."""
-    journal = service.machine.journal("rkserve", "--priority=warning")
-    assert journal.strip() in ("", "-- No entries --"), journal
+    lines = service.machine.journal("rkserve", "--priority=warning").splitlines()
+    lines = [line for line in lines if not line.startswith("-- ")]
+    unexpected = [line for line in lines if not any(expected in line for expected in EXPECTED)]
+    assert unexpected == []
     assert "Traceback" not in service.machine.journal()
     assert service.machine.run("systemctl --failed --no-legend").strip() == ""
 
@@ -77,6 +93,7 @@ def restarted(service: Service, pid: int, seconds: float) -> None:
     assert service.says() == ANSWER
 
 
+@pytest.mark.smoke
 def test_it_answers_as_a_user_of_its_own_with_a_clean_journal(service: Service) -> None:
     assert service.says() == ANSWER
     assert len(service.installed.split("rk-")) == 2  # the key stands there once
@@ -87,6 +104,7 @@ def test_it_answers_as_a_user_of_its_own_with_a_clean_journal(service: Service) 
     clean(service)
 
 
+@pytest.mark.smoke
 def test_the_units_are_sound_and_their_exposure_is_small(service: Service) -> None:
     units = "/etc/systemd/system/rkserve.service /etc/systemd/system/rkserve-freq.service"
     assert service.machine.run(f"systemd-analyze verify {units} 2>&1") == ""
@@ -139,10 +157,11 @@ def test_models_are_reloaded_without_dropping_an_answer(service: Service) -> Non
     broken.write_text(broken.read_text().replace("max_tokens", "max_tokns"))
     service.machine.run("systemctl reload rkserve")
     until(lambda: "the models stay as they were" in service.machine.journal(), 30, "what is wrong")
-    assert "did you mean max_tokens" in service.machine.journal("rkserve", "--priority=err")
+    assert 'did you mean "max_tokens"' in service.machine.journal("rkserve", "--priority=err")
     assert service.says() == ANSWER
     service.write_models({"m": {}})
     service.machine.run("systemctl reload rkserve")
+    until(lambda: len(service.workers()) == 1, 30, "the end of the other model")
     assert service.pid() == pid
 
 
@@ -172,7 +191,8 @@ def test_a_server_that_is_stopped_by_a_signal_is_noticed(service: Service) -> No
 
 def test_a_loop_that_is_stuck_is_noticed_and_the_log_says_where(service: Service) -> None:
     """It is blocked by a handler that every Python of this environment has: a sleep in the main thread."""
-    code = "import signal, time; signal.signal(signal.SIGUSR1, lambda number, frame: time.sleep(3600))"
+    sleep = 'lambda number, frame: __import__("time").sleep(3600)'
+    code = f"import signal; signal.signal(signal.SIGUSR1, {sleep})"
     service.machine.run(f"echo '{code}' > {SITE}/stuck.pth && systemctl restart rkserve")
     pid = service.pid()
     service.machine.run(f"kill -USR1 {pid}; curl -s -m 1 http://127.0.0.1:8000/health; true")
@@ -270,7 +290,7 @@ def test_an_upgrade_and_the_way_back(service: Service) -> None:
 def test_one_that_cannot_start_is_not_tried_for_ever(service: Service) -> None:
     service.machine.run("echo RKSERVE_PROT=1 >> /etc/rkserve/rkserve.env")
     assert service.machine.tried("systemctl restart rkserve").returncode != 0
-    until(lambda: service.machine.show("ActiveState") == "failed", 120, "the last attempt")
+    until(lambda: service.machine.show("ActiveState") == "failed", 240, "the last attempt")
     assert service.machine.show("Result") in ("exit-code", "start-limit-hit")
     assert "did you mean RKSERVE_PORT" in service.machine.journal()
     shown = service.machine.tried("rkserve service status")

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.serving import PATIENCE
 
-STEP_MS = int(90_000 * PATIENCE)
+STEP_MS = int(240_000 * PATIENCE)
 """How long one step may take: a page has its time, and answers of a model have theirs."""
 
 

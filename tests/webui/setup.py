@@ -87,8 +87,18 @@ def _apt(package: str) -> None:
 
 
 def _run(command: list[str], seconds: float) -> None:
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
-    )
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise CannotSetUp(f"{' '.join(command[:6])} ... took more than {seconds:g} s") from None
     if done.returncode != 0:
         raise CannotSetUp(f"{' '.join(command[:6])} ... failed: {(done.stdout + done.stderr)[-600:]}")
+
+
+def prepare() -> None:
+    """Set up all of it. Raises CannotSetUp."""
+    driver()
+    browser()
+    open_webui()

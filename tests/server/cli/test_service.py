@@ -48,3 +48,10 @@ def test_it_needs_root(command: str, tmp_path: Path) -> None:
     assert done.stderr == (
         "rkserve: this changes the system: run it with sudo (--dry-run shows what it does)\n"
     )
+
+
+@pytest.mark.skipif(os.path.isdir("/run/systemd/system"), reason="systemd runs here")
+def test_without_systemd_there_is_no_status(tmp_path: Path) -> None:
+    done = rkserve("service", "status", home=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("rkserve: systemd does not run here")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import re
 import signal
@@ -224,6 +225,20 @@ def test_the_addresses_for_other_machines_are_those_they_can_use() -> None:
         }
     )
     assert [str(address) for address in found] == ["192.168.1.5", "fd00::2"]
+
+
+@pytest.mark.parametrize("call", ["net_if_stats", "net_if_addrs"])
+def test_a_system_that_does_not_tell_its_interfaces_ends_no_server(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented (originated from ioctl(SIOCETHTOOL))")
+
+    told = network_urls(sockets := listen("0.0.0.0", 0))
+    monkeypatch.setattr(psutil, call, refused)
+    known = network_urls(sockets)
+    sockets[0].close()
+    assert set(known) >= set(told) if call == "net_if_stats" else known == []
 
 
 def test_a_server_of_all_addresses_names_them_and_one_of_the_loopback_none() -> None:

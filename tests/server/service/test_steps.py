@@ -38,6 +38,14 @@ def test_an_installation_is_complete_and_a_second_one_does_nothing(tmp_path: Pat
     assert "<port>8123</port>" in (tmp_path / "etc/avahi/services/rkserve.service").read_text()
 
 
+def test_the_older_drivers_node_is_allowed_where_it_is_there_alone(tmp_path: Path) -> None:
+    drop_in = tmp_path / "etc/systemd/system/rkserve.service.d/50-rknpu.conf"
+    take(list(files_to_install(Wanted("/opt/x/bin/rkserve", 8000, rknpu=True))), tmp_path)
+    assert "DeviceAllow=/dev/rknpu rw\n" in drop_in.read_text()
+    take(list(files_to_install(WANTED)), tmp_path)
+    assert not drop_in.exists()
+
+
 def test_the_owners_files_stay_and_ours_are_renewed(tmp_path: Path) -> None:
     steps = list(files_to_install(WANTED))
     take(steps, tmp_path)

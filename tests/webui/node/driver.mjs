@@ -1,7 +1,7 @@
 // Drives one page of a Chromium by requests on standard input, one JSON object a line:
 //   {"selector": null | "css or text selector", "method": "click", "args": [...]}
-// A method is one of Playwright's Page, or of its Locator where a selector is given. The answer is a line
-// {"value": ...} or {"error": "..."}. The end of the input closes the browser.
+// A method is one of Playwright's Page, of its Locator where a selector is given, or of its Keyboard where that is
+// "keyboard". The answer is a line {"value": ...} or {"error": "..."}. The end of the input closes the browser.
 
 import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
@@ -29,7 +29,7 @@ for await (const line of createInterface({ input: process.stdin })) {
   const { selector, method, args } = JSON.parse(line);
   let answer;
   try {
-    const target = selector === null ? page : page.locator(selector);
+    const target = selector === null ? page : selector === "keyboard" ? page.keyboard : page.locator(selector);
     const value = await target[method](...args);
     const plain = ["string", "number", "boolean"].includes(typeof value) || Array.isArray(value);
     answer = { value: plain ? value : null };

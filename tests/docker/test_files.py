@@ -1,0 +1,89 @@
+"""compose.yaml and .dockerignore against what they stand for: settings, the Dockerfile, the page."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from server.settings import PREFIX, Settings, load_settings
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "docker.md").read_text()
+DOCKERFILE = (ROOT / "Dockerfile.arm64").read_text()
+STOP_S = 10  # what `docker stop` waits for by default
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    composed: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    volumes = set(composed["volumes"])
+    for service in composed["services"].values():
+        named = {volume.split(":")[0] for volume in service["volumes"] if volume[0] != "/"}
+        assert named <= volumes
+    services: dict[str, Any] = composed["services"]
+    return services
+
+
+def test_answers_may_end_before_the_container_is_killed(services: dict[str, Any]) -> None:
+    grace = Settings().shutdown_grace_s
+    assert int(services["rkserve"]["stop_grace_period"].rstrip("s")) >= grace + 2
+    assert grace < STOP_S
+
+
+def test_the_settings_of_both_files_are_settings(
+    services: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = dict(re.findall(r"(RKSERVE_\w+)=(\S+)", DOCKERFILE))
+    assert image == {"RKSERVE_HOST": "0.0.0.0"}
+    for name, value in {**image, **services["rkserve"]["environment"]}.items():
+        assert name.startswith(PREFIX)
+        monkeypatch.setenv(name, re.sub(r"\$\{\w+:-(.*)\}", r"\1", value))
+    assert load_settings(env_file=None).reachable
+
+
+def test_state_is_where_the_image_keeps_it(services: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in re.findall(r"(XDG_\w+)=(\S+)", DOCKERFILE):
+        monkeypatch.setenv(name, value)
+    settings = load_settings(env_file=None)
+    (volume,) = re.findall(r"^VOLUME (\S+)$", DOCKERFILE, re.MULTILINE)
+    assert f"rkserve:{volume}" in services["rkserve"]["volumes"]
+    assert settings.models_dir == Path(volume) / "models"
+    assert settings.api_keys_file == Path(volume) / "keys"
+    assert settings.runtime_dirs[:2] == (Path(volume) / "runtimes", Path("/usr/local/lib"))
+
+
+def test_open_webui_is_told_where_and_how_much(services: dict[str, Any]) -> None:
+    rkserve, webui = services["rkserve"], services["open-webui"]
+    inside = rkserve["ports"][0].split(":")[1]
+    assert f"EXPOSE {inside}" in DOCKERFILE
+    assert webui["environment"]["OPENAI_API_BASE_URL"] == f"http://rkserve:{inside}/v1"
+    assert all(isinstance(value, str) for value in webui["environment"].values())
+    assert (
+        json.loads(webui["environment"]["DEFAULT_MODEL_METADATA"])["capabilities"]["builtin_tools"] is False
+    )
+    assert json.loads(webui["environment"]["DEFAULT_MODEL_PARAMS"])["function_calling"] == "legacy"
+
+
+def test_what_compose_grants_stands_in_the_page(services: dict[str, Any]) -> None:
+    rkserve = services["rkserve"]
+    for device in rkserve["devices"]:
+        assert f"--device {device}" in PAGE
+    for option in rkserve["security_opt"]:
+        assert f"--security-opt {option.removesuffix(':true')}" in PAGE
+    assert (rkserve["cap_drop"], rkserve["read_only"], rkserve["tmpfs"]) == (["ALL"], True, ["/tmp"])
+    assert not {"privileged", "user", "cap_add", "network_mode"} & set(rkserve)
+
+
+def test_only_what_the_dockerfile_copies_is_sent_to_the_build() -> None:
+    let_in = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    copied = [
+        source.split("/")[0]
+        for sources in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
+        for source in sources.split()
+    ]
+    assert sorted(let_in) == sorted(set(copied))
