@@ -54,6 +54,7 @@ check-static: setup
 oracle:
 	$(PYTHON) -m tests.oracle.environment
 	.venv-oracle/bin/python -m tests.oracle.make
+	.venv-oracle/bin/python -m tests.oracle.make_architectures
 
 format: setup
 	$(BIN)/ruff format .
@@ -75,6 +76,7 @@ lock: setup
 wheels: setup
 	$(BIN)/python -m hatchling build -t wheel -d dist
 	cp requirements/server.txt dist/requirements.txt
+	$(BIN)/python tools/kernels.py --out dist
 
 # An environment of its own, without anything of the tests; what docs/service.md does with the wheel.
 install:

@@ -16,6 +16,7 @@ import numpy as np
 from backends.hybrid.meta import License
 from convert.errors import ConvertError
 from convert.gguf_file import Value
+from convert.licenses import license_id
 from convert.llama import LlamaConfig
 
 ARCHITECTURES = ("llama",)
@@ -98,19 +99,6 @@ _NEUTRAL: Mapping[str, Value] = {
 _CHECKED_PREFIXES = ("llama.", "tokenizer.", "split.")
 _SPLIT_FOLLOWERS = frozenset({"split.no", "split.tensors.count"})  # mean nothing where split.count is 1
 _NAMED_TEMPLATES = "tokenizer.chat_template."
-
-# Hugging Face licence tags of models to SPDX identifiers; any other becomes a LicenseRef.
-_SPDX_BY_TAG: Mapping[str, str] = {
-    "apache-2.0": "Apache-2.0",
-    "bsd-2-clause": "BSD-2-Clause",
-    "bsd-3-clause": "BSD-3-Clause",
-    "cc-by-4.0": "CC-BY-4.0",
-    "cc-by-nc-4.0": "CC-BY-NC-4.0",
-    "cc-by-nc-sa-4.0": "CC-BY-NC-SA-4.0",
-    "cc-by-sa-4.0": "CC-BY-SA-4.0",
-    "cc0-1.0": "CC0-1.0",
-    "mit": "MIT",
-}
 
 
 class Metadata:
@@ -224,9 +212,8 @@ def license_of(metadata: Metadata, file_name: str) -> License:
     tag = metadata.find("general.license", str)
     if tag is None:
         return License(id="NOASSERTION", notice=f"{notice} The file names no licence: ask its publisher.")
-    identifier = _SPDX_BY_TAG.get(tag.lower(), f"LicenseRef-{tag}")
     link = metadata.find("general.license.link", str)
-    return License(id=identifier, notice=f"{notice} Licence text: {link}" if link else notice)
+    return License(id=license_id(tag), notice=f"{notice} Licence text: {link}" if link else notice)
 
 
 def _check_key(key: str, value: Value) -> None:

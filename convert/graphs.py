@@ -1,16 +1,15 @@
-"""ONNX graphs of the segments of a Llama-like model, from plain numpy weights.
+"""One ONNX graph under construction, its matrices in a data file beside it.
 
-The graphs hold matrix products, norms and SwiGLU; RoPE, softmax and the KV cache are the engine's and are in
-no graph. Only operators that rknn-toolkit2 2.5.0 takes: norms are written out, since LayerNormalization is
-refused. Knows nothing of the file the weights come from, nor of the engine that runs the graphs.
+Only operators that rknn-toolkit2 2.5.0 takes: norms and activations are written out, since it refuses
+LayerNormalization, RMSNormalization and Gelu. Knows nothing of models, nor of where weights come from.
 
-Axes: T tokens in the call, D hidden size, Q num_heads * head_dim, KV num_kv_heads * head_dim, F feed-forward
-size, V vocabulary. Weights stand as in Hugging Face checkpoints: a matrix is (outputs, inputs), float32.
+Axes: T tokens in the call. A weight matrix is (outputs, inputs), float32, as in Hugging Face checkpoints.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,36 +18,15 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from backends.hybrid.meta import Build, Role, Segment, Tensor
+from backends.hybrid.meta import Tensor
 
 OPSET = 17
 IR_VERSION = 8
 ALIGNMENT = 4096  # of each matrix in a data file: page borders, so that the file can be mapped in place
+_COPIED_BYTES = 8 * 1024 * 1024  # of a transposed matrix, at a time
+_TO_THE_END = 2**63 - 1
 
 Array = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Projections:
-    """The input norm of an attention layer, norm (D,), and its q (Q, D), k (KV, D), v (KV, D)."""
-
-    layer: int
-    norm: Array
-    q: Array
-    k: Array
-    v: Array
-
-
-@dataclass(frozen=True)
-class FeedForward:
-    """The end of a layer: output projection o (D, Q), norm (D,), gate (F, D), up (F, D), down (D, F)."""
-
-    layer: int
-    o: Array
-    norm: Array
-    gate: Array
-    up: Array
-    down: Array
 
 
 @dataclass(frozen=True)
@@ -63,78 +41,7 @@ class StoredMatrix:
     shape: tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Head:
-    """The end of the model: final norm (D,) and lm_head (V, D), a stored matrix where it is tied."""
-
-    norm: Array
-    lm_head: Array | StoredMatrix
-
-
-def write_segment(
-    directory: Path,
-    name: str,
-    begin: FeedForward | None,
-    end: Projections | Head,
-    norm_eps: float,
-) -> Segment:
-    """Write one segment as NAME.onnx and NAME.data (the matrices) and return its description.
-
-    begin: what is left to do of the previous attention layer, None in the first segment. end: the projections
-    of the next layer, or the head. The caller has checked that the shapes fit each other. Raises OSError.
-    """
-    graph = _Graph(directory / f"{name}.data")
-    hidden_size = len(end.norm)
-    inputs = [Tensor(name="hidden", role="hidden", shape=["T", hidden_size])]
-    outputs: list[Tensor] = []
-    with graph:
-        hidden = "hidden"
-        if begin is not None:
-            inputs.append(Tensor(name="attn", role="attn", shape=["T", begin.o.shape[1]], layer=begin.layer))
-            hidden = _feed_forward(graph, begin, norm_eps)
-        normed = graph.norm("end_norm", hidden, end.norm, norm_eps)
-        if isinstance(end, Projections):
-            if begin is not None:
-                outputs.append(Tensor(name=hidden, role="hidden", shape=["T", hidden_size]))
-            projections: list[tuple[Role, Array]] = [("q", end.q), ("k", end.k), ("v", end.v)]
-            for role, weight in projections:
-                graph.matmul(role, normed, weight)
-                outputs.append(Tensor(name=role, role=role, shape=["T", len(weight)], layer=end.layer))
-        else:
-            if isinstance(end.lm_head, StoredMatrix):
-                graph.stored_matmul("logits", normed, end.lm_head)
-            else:
-                graph.matmul("logits", normed, end.lm_head)
-            outputs.append(Tensor(name="logits", role="logits", shape=["T", end.lm_head.shape[0]]))
-    model = graph.model(name, inputs, outputs).SerializeToString(deterministic=True)
-    (directory / f"{name}.onnx").write_bytes(model)
-    build = Build(
-        executor="onnx",
-        variant="fp32",
-        file=f"{name}.onnx",
-        sha256=hashlib.sha256(model).hexdigest(),
-        size_bytes=len(model),
-        data_file=graph.data.name if graph.data.size_bytes else None,
-        data_sha256=graph.data.sha256 if graph.data.size_bytes else None,
-        data_size_bytes=graph.data.size_bytes or None,
-    )
-    return Segment(inputs=inputs, outputs=outputs, builds=[build])
-
-
-def _feed_forward(graph: _Graph, weights: FeedForward, norm_eps: float) -> str:
-    attention = graph.matmul("o", "attn", weights.o)
-    middle = graph.node("Add", "hidden_mid", "hidden", attention)
-    normed = graph.norm("ffn_norm", middle, weights.norm, norm_eps)
-    gate = graph.matmul("gate", normed, weights.gate)
-    sigmoid = graph.node("Sigmoid", "gate_sigmoid", gate)
-    silu = graph.node("Mul", "gate_silu", gate, sigmoid)
-    up = graph.matmul("up", normed, weights.up)
-    product = graph.node("Mul", "ffn", silu, up)
-    down = graph.matmul("down", product, weights.down)
-    return graph.node("Add", "hidden_out", middle, down)
-
-
-class _DataFile:
+class DataFile:
     """Matrices one after another, each from a page border on, hashed while they are written."""
 
     def __init__(self, path: Path) -> None:
@@ -145,16 +52,21 @@ class _DataFile:
 
     @property
     def sha256(self) -> str:
+        """The hash of what was written so far."""
         return self._hash.hexdigest()
 
     def append(self, matrix: Array) -> tuple[int, int]:
-        """Write a matrix in C order and return (offset_bytes, length_bytes)."""
+        """Write a matrix in C order, however it lies, and return (offset_bytes, length_bytes)."""
         self._write(bytes(-self.size_bytes % ALIGNMENT))
         offset = self.size_bytes
-        self._write(np.ascontiguousarray(matrix, dtype="<f4").reshape(-1).view(np.uint8).data)
+        rows = len(matrix) if matrix.flags.c_contiguous else max(1, _COPIED_BYTES // (4 * matrix.shape[1]))
+        for start in range(0, len(matrix), rows):
+            block = np.ascontiguousarray(matrix[start : start + rows], dtype="<f4")
+            self._write(block.reshape(-1).view(np.uint8).data)
         return offset, self.size_bytes - offset
 
     def close(self) -> None:
+        """Finish the file."""
         self._file.close()
 
     def _write(self, data: bytes | memoryview) -> None:
@@ -163,16 +75,19 @@ class _DataFile:
         self.size_bytes += len(data)
 
 
-class _Graph:
-    """Collects nodes and weights. Norm weights go into the graph itself, matrices into the data file."""
+class Graph:
+    """Collects nodes and weights. Small weights go into the graph itself, matrices into the data file.
+
+    A context manager: leaving it closes the data file, and removes it if it holds nothing.
+    """
 
     def __init__(self, data: Path) -> None:
-        self.data = _DataFile(data)
+        self.data = DataFile(data)
         self._path = data
         self._nodes: list[NodeProto] = []
         self._weights: list[TensorProto] = []
 
-    def __enter__(self) -> _Graph:
+    def __enter__(self) -> Graph:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -197,6 +112,56 @@ class _Graph:
         root = self.node("Sqrt", f"{name}_root", shifted)
         normed = self.node("Div", f"{name}_unit", value, root)
         return self.node("Mul", name, normed, f"{name}_weight")
+
+    def silu(self, name: str, value: str) -> str:
+        """x times the sigmoid of x."""
+        sigmoid = self.node("Sigmoid", f"{name}_sigmoid", value)
+        return self.node("Mul", f"{name}_silu", value, sigmoid)
+
+    def gelu_tanh(self, name: str, value: str) -> str:
+        """GELU by tanh: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) (arXiv 1606.08415)."""
+        for part, number in (
+            ("cubic", 0.044715),
+            ("slope", math.sqrt(2 / math.pi)),
+            ("one", 1),
+            ("half", 0.5),
+        ):
+            self._small(f"{name}_{part}", np.array([number], np.float32))
+        square = self.node("Mul", f"{name}_square", value, value)
+        bent = self.node("Mul", f"{name}_bent", square, f"{name}_cubic")
+        stretch = self.node("Add", f"{name}_stretch", bent, f"{name}_one")
+        inner = self.node("Mul", f"{name}_inner", value, stretch)
+        scaled = self.node("Mul", f"{name}_scaled", inner, f"{name}_slope")
+        tanh = self.node("Tanh", f"{name}_tanh", scaled)
+        raised = self.node("Add", f"{name}_raised", tanh, f"{name}_one")
+        halved = self.node("Mul", f"{name}_halved", raised, f"{name}_half")
+        return self.node("Mul", f"{name}_gelu", value, halved)
+
+    def causal_conv(self, name: str, state: str, value: str, kernel: Array) -> str:
+        """Depthwise causal convolution of the rows of state and value, with a row out for each of value.
+
+        state: the rows before, one less than the kernel has taps. kernel: (size, taps), the last tap is that
+        of a row itself. Written as a sum of shifted rows, which any runtime has at any length.
+        """
+        taps = kernel.shape[1]
+        rows = self.node("Concat", f"{name}_rows", state, value, axis=0)
+        self._integer(f"{name}_axis", 0)
+        total = ""
+        for tap in range(taps):
+            self._integer(f"{name}_{tap}_start", tap)
+            self._integer(f"{name}_{tap}_end", tap + 1 - taps or _TO_THE_END)
+            self._small(f"{name}_{tap}_weight", kernel[:, tap])
+            places = (f"{name}_{tap}_start", f"{name}_{tap}_end", f"{name}_axis")
+            shifted = self.node("Slice", f"{name}_{tap}_rows", rows, *places)
+            product = self.node("Mul", f"{name}_{tap}", shifted, f"{name}_{tap}_weight")
+            total = self.node("Add", f"{name}_{tap}_sum", total, product) if total else product
+        return total
+
+    def last_row(self, name: str, value: str) -> str:
+        """The last row of value, (1, size)."""
+        for part, number in (("start", -1), ("end", _TO_THE_END), ("axis", 0)):
+            self._integer(f"{name}_{part}", number)
+        return self.node("Slice", name, value, f"{name}_start", f"{name}_end", f"{name}_axis")
 
     def matmul(self, name: str, value: str, weight: Array) -> str:
         """value (T, in) times the transpose of weight (out, in); stored transposed, as MatMul wants it."""
@@ -223,6 +188,9 @@ class _Graph:
 
     def _small(self, name: str, value: Array) -> None:
         self._weights.append(numpy_helper.from_array(np.ascontiguousarray(value, np.float32), name))
+
+    def _integer(self, name: str, value: int) -> None:
+        self._weights.append(numpy_helper.from_array(np.array([value], np.int64), name))
 
     def _external(self, name: str, shape: Sequence[int], file: str, offset: int, length: int) -> None:
         tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape)

@@ -19,7 +19,12 @@ SERVER_MAY = tuple(
 ALLOWED: dict[str, tuple[str, ...]] = {
     "server": SERVER_MAY,
     "backends": (),
-    "convert": ("backends.files", "backends.hybrid.meta"),
+    # beyond the description: what it takes to run the folder that was written, to measure its values
+    "convert": (
+        "backends.base",
+        "backends.files",
+        *(f"backends.hybrid.{name}" for name in ("buffers", "executor", "folder", "forward", "meta")),
+    ),
 }
 HEAVY = {"numpy", "onnxruntime", "tokenizers", "onnx", "gguf", "torch", "transformers", "PIL"}
 

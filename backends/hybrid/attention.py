@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.floating]
 
 SCORES_BYTES = 2 * 1024 * 1024  # of one block of scores: about what stays in a core's cache
 
@@ -29,9 +30,10 @@ class Attention:
         self._softcap = None if softcap is None else np.float32(softcap)
         self._scores: Array = np.empty(0, np.float32)
 
-    def attend(self, q: Array, keys: Array, values: Array, out: Array) -> None:
+    def attend(self, q: Array, keys: Rows, values: Rows, out: Array) -> None:
         """Write the attention of q, (T, H, D), over keys and values, (K, S, D), into out, (T, H, D).
 
+        Keys and values may be float16; those that are seen are taken to float32 before anything else.
         The queries stand at the last T of the S positions. `q` is scaled in place; `out` may not overlap it.
         Memory for scores is bounded by SCORES_BYTES or one row, whichever is more.
         """
@@ -39,6 +41,10 @@ class Attention:
         kv_heads, length = keys.shape[:2]
         queries = heads // kv_heads
         q *= self._scale
+        if keys.dtype != np.float32:
+            first = 0 if self._window is None else max(0, length - self._window - tokens + 1)
+            keys, values = keys[:, first:].astype(np.float32), values[:, first:].astype(np.float32)
+            length -= first
         if tokens == 1:
             self._block(q.reshape(kv_heads, queries, head_dim), keys, values, 1, out)
             return

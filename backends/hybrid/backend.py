@@ -19,9 +19,11 @@ from backends.hybrid.executor import Executor
 from backends.hybrid.folder import HybridFolder, read_folder
 from backends.hybrid.forward import Forward
 from backends.hybrid.generation import Generation
+from backends.hybrid.kernels import best_kernels
 from backends.hybrid.kv_cache import KVCache
 from backends.hybrid.loading import end_tokens, load_executor, load_tokenizer, refuse_unsupported_options
 from backends.hybrid.prompts import Prompts
+from backends.hybrid.threads import thread_count
 from backends.prompts import Context
 from backends.repetition import RepetitionGuard
 from backends.spec import ModelInfo, ModelSpec
@@ -68,7 +70,10 @@ class HybridBackend:
         self._vocab_size = meta.vocab_size
         self._context_length = min(spec.context_length, meta.context_length)
         self._prompts = Prompts(tokenizer, Context(spec.model_id, self._context_length), meta.vocab_size)
-        self._forward = Forward(folder, executor)
+        self._kernels = best_kernels(thread_count(spec.hybrid.threads))
+        self._forward = Forward(
+            folder, executor, kv_fp16=spec.hybrid.kv_dtype == "fp16", kernels=self._kernels
+        )
         self._pool = CachePool(self._forward.new_cache, spec.hybrid.cache_mb * _MB)
         self.info = ModelInfo(
             runtime=executor.runtime,
@@ -76,6 +81,7 @@ class HybridBackend:
             vocab_size=meta.vocab_size,
             memory_mb=psutil.Process().memory_info().rss // _MB,
             warnings=self._warnings(meta.context_length),
+            details={"kernels": self._kernels.name},
         )
 
     def count_tokens(self, prompt: Sequence[Span]) -> int:
@@ -95,6 +101,7 @@ class HybridBackend:
             run = Generation(
                 model_id=self._spec.model_id,
                 forward=self._forward,
+                kernels=self._kernels,
                 pool=self._pool,
                 cache=cache,
                 vocabulary=self._vocabulary,
@@ -163,7 +170,7 @@ class HybridBackend:
                 f"context_length is {self._spec.context_length}, but the model was made for "
                 f"{model_context}, which is used."
             )
-        whole = self._forward.new_cache().bytes_per_token * self._context_length
+        whole = self._forward.new_cache().bytes_for(self._context_length)
         if whole > self._spec.hybrid.cache_mb * _MB:
             warnings.append(
                 f"cache_mb is {self._spec.hybrid.cache_mb}, but a full context takes {whole // _MB + 1} MB: "

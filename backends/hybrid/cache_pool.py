@@ -38,7 +38,8 @@ class CachePool:
         At least the prompt's last token is not in it, since that one has to be run for its logits. There is
         room for the whole prompt. It belongs to the caller until `give_back`. Of a cache that goes on
         differently the shared part is copied, so that both sequences can be continued; but a short tail is
-        cut off instead, and so is any tail if the copy would not fit.
+        cut off instead, and so is any tail if the copy would not fit. Where a model's layers do not keep
+        all, the prefix is what a snapshot or the rows that are left cover in every layer.
         """
         cache, shared = self._best(token_ids, owner)
         if cache is None:
@@ -62,6 +63,21 @@ class CachePool:
         """Make more room in a cache in use that is full."""
         self.reserve(cache, cache.next_capacity)
 
+    def remember(self, cache: KVCache) -> None:
+        """Take a snapshot of a cache in use, if its model needs them and the budget has room for it.
+
+        The oldest snapshots go for it, idle caches too, but it never takes more than half of the budget: the
+        rows themselves are worth more.
+        """
+        needed = cache.next_snapshot_bytes
+        if not needed:
+            return
+        while cache.size_bytes + needed > self._limit_bytes or needed > self._limit_bytes // 2:
+            if not cache.drop_snapshot():
+                return
+        self._evict(keep=None, needed_bytes=cache.size_bytes + needed)
+        cache.snapshot()
+
     def give_back(self, cache: KVCache) -> None:
         """Keep a cache after its run, as the most recently used, if the budget allows.
 
@@ -78,12 +94,12 @@ class CachePool:
         self._evict(keep=None, needed_bytes=0)
 
     def _best(self, token_ids: TokenIds, owner: str) -> tuple[KVCache | None, int]:
-        """Return the cache with the longest shared prefix, the one with the shortest tail among equals."""
+        """Return the cache with the longest prefix to go on from, of equals that with the shortest tail."""
         best, best_shared = None, 0
         for cache in self._idle:
             if cache.owner != owner:
                 continue
-            shared = common_prefix(cache.token_ids, token_ids[:-1])
+            shared = cache.resumable(common_prefix(cache.token_ids, token_ids[:-1]))
             if shared > best_shared or (best and shared == best_shared and cache.length < best.length):
                 best, best_shared = cache, shared
         return best, best_shared

@@ -97,7 +97,7 @@ def _file(folder: Path, file: File, hash_up_to_bytes: int | None) -> Iterator[st
 def _files(meta: Meta, builds: Iterable[Build]) -> list[File]:
     """Return every file the folder must hold to run these builds, as often as it is named."""
     files = [meta.embedding.file, meta.tokenizer]
-    files += [file for file in (meta.chat_template, meta.license.text) if file]
+    files += [file for file in (meta.chat_template, meta.license.text, meta.license.notice_file) if file]
     files += [file for layer in meta.layers for file in (layer.q_norm, layer.k_norm) if file]
     for build in builds:
         files.append(File(file=build.file, sha256=build.sha256, size_bytes=build.size_bytes))

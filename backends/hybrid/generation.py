@@ -21,9 +21,14 @@ from backends.hybrid.answer import Answer
 from backends.hybrid.cache_pool import CachePool
 from backends.hybrid.executor import Array
 from backends.hybrid.forward import Forward
+from backends.hybrid.kernels import Kernels
 from backends.hybrid.kv_cache import KVCache, TokenIds
 from backends.repetition import RepetitionGuard
 from backends.vocabulary import Vocabulary
+
+SNAPSHOT_EVERY = (
+    512  # tokens of a prompt between two snapshots, about a turn of a chat; the last is at its end
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Generation:
 
     model_id: str
     forward: Forward
+    kernels: Kernels
     pool: CachePool
     cache: KVCache
     vocabulary: Vocabulary
@@ -53,12 +59,16 @@ class Generation:
         """Run what the cache lacks of the prompt, in chunks; return its logits, None when cancelled."""
         first, total = self.cache.length, len(self.prompt)
         logits: Array | None = None
+        remembered = first
         self.sink.prefill(0, total - first)
         for start in range(first, total, self.forward.max_tokens):
             if self.cancelled.is_set():
                 return None
             end = min(start + self.forward.max_tokens, total)
             logits = self.forward.run(self.prompt[start:end], self.cache, want_logits=end == total)
+            if end == total or end - remembered >= SNAPSHOT_EVERY:
+                self.pool.remember(self.cache)
+                remembered = end
             self.sink.prefill(end - first, total - first)
         return logits
 
@@ -70,7 +80,7 @@ class Generation:
         made = 0
         while logits is not None and not self.cancelled.is_set():
             _check(logits)
-            token_id = sampling.choose(logits, self.sampling, history, rng)
+            token_id = sampling.choose(logits, self.sampling, history, rng, self.kernels)
             made += 1
             if token_id in self.eos:
                 answer.finish()
@@ -93,7 +103,7 @@ class Generation:
     def _logprob(self, logits: Array, token_id: int) -> TokenLogprob | None:
         if self.logprobs is None:
             return None
-        logprob, best = sampling.top_logprobs(logits, token_id, self.logprobs)
+        logprob, best = sampling.top_logprobs(logits, token_id, self.logprobs, self.kernels)
         top = [TopLogprob(*self.vocabulary.shown(other), value) for other, value in best]
         return TokenLogprob(*self.vocabulary.shown(token_id), logprob, top)
 

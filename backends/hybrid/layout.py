@@ -7,17 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from backends.hybrid.meta import Meta, Segment, Tensor
+from backends.hybrid.meta import Meta, Segment
 from backends.hybrid.ranges import out_of_range
 from backends.hybrid.rope import SUPPORTED_SCALING
+from backends.hybrid.tensors import KNOWN_ROLES, departures_from, needed_tensors
 
 CONV = "conv"
-_SUPPORTED_ROLES = {"hidden", "attn", "q", "k", "v", "logits"}
 
 
 def attention_layers(meta: Meta) -> list[int]:
     """Return the indices of the layers with attention, in order: one KV cache and one segment border each."""
     return [index for index, layer in enumerate(meta.layers) if layer.type != CONV]
+
+
+def conv_reaches(meta: Meta) -> dict[int, int]:
+    """Return for each conv layer how many inputs before a token's own it needs."""
+    states = (tensor for segment in meta.segments for tensor in segment.inputs if tensor.role == "conv_state")
+    return {state.layer: int(state.shape[0]) for state in states if state.layer is not None}
 
 
 def contradictions(meta: Meta) -> list[str]:
@@ -28,16 +34,12 @@ def contradictions(meta: Meta) -> list[str]:
 def unsupported(meta: Meta) -> list[str]:
     """Return what the description asks for and this engine does not do yet."""
     found: list[str] = []
-    if any(layer.type == CONV for layer in meta.layers):
-        found.append("layers of type conv")
     for name, attention in meta.attention.items():
-        if attention.gate:
-            found.append(f"attention.{name}.gate: {attention.gate}")
         scaling = attention.rope.scaling if attention.rope else None
         if scaling and scaling.type not in SUPPORTED_SCALING:
             found.append(f"attention.{name}.rope.scaling: {scaling.type}")
     for index, segment in enumerate(meta.segments):
-        roles = {tensor.role for tensor in (*segment.inputs, *segment.outputs)} - _SUPPORTED_ROLES
+        roles = {tensor.role for tensor in (*segment.inputs, *segment.outputs)} - KNOWN_ROLES
         found += [f"segments[{index}]: a tensor of role {role}" for role in sorted(roles)]
     return found
 
@@ -61,23 +63,17 @@ def _chain(meta: Meta) -> Iterator[str]:
     for index, segment in enumerate(meta.segments):
         begins = layers[index] if index < len(layers) else None
         ends = layers[index - 1] if index else None
-        yield from _segment(f"segments[{index}]", segment, meta, ends, begins)
+        convs = range(0 if ends is None else ends + 1, len(meta.layers) if begins is None else begins)
+        yield from _segment(f"segments[{index}]", segment, meta, ends, begins, convs)
 
 
-def _segment(path: str, segment: Segment, meta: Meta, ends: int | None, begins: int | None) -> Iterator[str]:
-    """Check one segment: which layer's attention it takes in, and which layer's q, k and v it gives out."""
-    inputs: list[tuple[str, int | None]] = [("hidden", None)]
-    outputs: list[tuple[str, int | None]] = []
-    if ends is not None:
-        inputs.append(("attn", ends))
-    if begins is None:
-        outputs.append(("logits", None))
-    else:
-        outputs += [("q", begins), ("k", begins), ("v", begins)]
-        if ends is not None:
-            outputs.append(("hidden", None))
-    yield from _tensors(f"{path}.inputs", segment.inputs, inputs, meta)
-    yield from _tensors(f"{path}.outputs", segment.outputs, outputs, meta)
+def _segment(
+    path: str, segment: Segment, meta: Meta, ends: int | None, begins: int | None, convs: Sequence[int]
+) -> Iterator[str]:
+    """Check one segment: which layer's attention it takes in, the conv layers after that, what it begins."""
+    inputs, outputs = needed_tensors(meta, ends, convs, begins)
+    yield from departures_from(inputs, segment.inputs, f"{path}.inputs")
+    yield from departures_from(outputs, segment.outputs, f"{path}.outputs")
     names = [tensor.name for tensor in (*segment.inputs, *segment.outputs)]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         yield f"{path} has two tensors of the name {name!r}"
@@ -89,30 +85,3 @@ def _segment(path: str, segment: Segment, meta: Meta, ends: int | None, begins: 
     for index, build in enumerate(segment.builds):
         if len({build.data_file is None, build.data_sha256 is None, build.data_size_bytes is None}) > 1:
             yield f"{path}.builds[{index}] has some of data_file, data_sha256, data_size_bytes and not all"
-
-
-def _tensors(
-    path: str, tensors: Sequence[Tensor], needed: Sequence[tuple[str, int | None]], meta: Meta
-) -> Iterator[str]:
-    there = [(tensor.role, tensor.layer) for tensor in tensors]
-    for role, layer in needed:
-        if (role, layer) not in there:
-            yield f"{path} lacks {role}" + ("" if layer is None else f" of layer {layer}")
-    roles = [tensor.role for tensor in tensors]
-    for name in dict.fromkeys(roles):
-        if roles.count(name) > 1:
-            yield f"{path} has {name} more than once"
-        if name in _SUPPORTED_ROLES and name not in dict(needed):
-            yield f"{path} has {name}, which does not belong there"
-    sizes = {
-        "hidden": meta.hidden_size,
-        "attn": meta.num_heads * meta.head_dim,
-        "q": meta.num_heads * meta.head_dim,
-        "k": meta.num_kv_heads * meta.head_dim,
-        "v": meta.num_kv_heads * meta.head_dim,
-        "logits": meta.vocab_size,
-    }
-    for tensor in tensors:
-        size = sizes.get(tensor.role)
-        if size is not None and tensor.shape != ["T", size]:
-            yield f"{path}: {tensor.name} has shape {tensor.shape}, but {tensor.role} needs ['T', {size}]"

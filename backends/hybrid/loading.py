@@ -23,8 +23,6 @@ def refuse_unsupported_options(spec: ModelSpec) -> None:
     missing = []
     if options.executor not in ("auto", "onnxruntime"):
         missing.append(f"executor: {options.executor} (there is onnxruntime)")
-    if options.kv_dtype != "fp32":
-        missing.append(f"kv_dtype: {options.kv_dtype} (there is fp32)")
     if missing:
         raise BackendError(
             "load_failed",

@@ -4,8 +4,12 @@ A hybrid folder holds graphs ("segments") in one or more builds, the embedding t
 the model has them, a tokenizer, a chat template, the licence and this file. Its files lie side by side, and
 each that is needed to run is named here with its hash. Axes in shapes: "T" is the number of tokens in a call.
 
-Segment k computes the output projection and the feed-forward part of attention layer k - 1 and the norm and
-the q, k, v projections of attention layer k; the first has only the latter, the last ends in the logits.
+Segment k computes the output projection and the feed-forward part of attention layer k - 1, the conv layers
+after it, and the norm and the q, k, v (and gate) projections of attention layer k; the first begins with
+the conv layers, the last ends in the logits. A conv layer takes in the inputs of its convolution that came
+before (conv_state, as many rows as its kernel reaches back) and gives out those of the call (bx), from which
+the engine takes the next state: from valid rows only. Logits are of every row; of the last one only where the
+segment has conv layers, which must see all rows of a prompt.
 """
 
 from __future__ import annotations
@@ -120,15 +124,20 @@ class Embedding(_Meta, frozen=True):
 
 
 class License(_Meta, frozen=True):
-    """Licence of the weights, and the note that they were changed."""
+    """Licence of the weights, and the note that they were changed. notice_file: what has to go with it."""
 
     id: str
     notice: str
     text: File | None = None
+    notice_file: File | None = None
 
 
 class Meta(_Meta, frozen=True):
-    """The whole of meta2.json. Sizes in elements, `lengths` in tokens a call: 1 and the prefill chunks."""
+    """The whole of meta2.json. Sizes in elements, `lengths` in tokens a call: 1 and the prefill chunks.
+
+    residual_scale: the stream in the graphs is the model's divided by it, as the graphs and embedding.scale
+    have it already. norm_eps: the model's own, which is that of the norms of q and k.
+    """
 
     version: Literal[2]
     architecture: str

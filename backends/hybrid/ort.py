@@ -12,7 +12,6 @@ How sessions are set up was measured with 31 segments of SmolLM2-135M and 2 thre
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,14 @@ import onnxruntime
 
 from backends.base import BackendError
 from backends.engine import Progress
+from backends.hybrid.buffers import Buffers
 from backends.hybrid.executor import Array
 from backends.hybrid.folder import HybridFolder
-from backends.hybrid.meta import Role, Segment, Tensor
+from backends.hybrid.meta import Segment
 from backends.hybrid.ort_failures import check_threads, load_error
+from backends.hybrid.threads import thread_count
 
 _ERRORS_ONLY = 3
-_DEFAULT_MAX_THREADS = 4  # the RK3588's fast cores; decode is bound by memory long before
 
 
 class OrtCall:
@@ -58,9 +58,9 @@ class OrtExecutor:
         self._segments = folder.meta.segments
         self.runtime = f"onnxruntime {onnxruntime.__version__}"
         self.max_tokens = folder.meta.lengths[-1]
-        self._buffers = _Buffers(self.max_tokens)
+        self._buffers = Buffers(self.max_tokens)
         self._sessions: list[Any] = []
-        threads = _threads(threads)
+        threads = thread_count(threads)
         check_threads((threads - 1) * len(folder.builds))  # each session has a pool of its own
         options = _session_options(threads)
         for index, build in enumerate(folder.builds):
@@ -76,30 +76,14 @@ class OrtExecutor:
         calls = []
         stream = 0  # hidden goes back and forth between two buffers: a graph cannot write what it reads
         for session, segment in zip(self._sessions, self._segments, strict=True):
-            inputs = [self._buffers.view(tensor, length, stream) for tensor in segment.inputs]
+            inputs = self._buffers.views(segment.inputs, length, stream)
             stream ^= any(tensor.role == "hidden" for tensor in segment.outputs)
-            outputs = [self._buffers.view(tensor, length, stream) for tensor in segment.outputs]
+            outputs = self._buffers.views(segment.outputs, length, stream)
             calls.append(OrtCall(session, segment, inputs, outputs))
         return calls
 
     def close(self) -> None:
         self._sessions.clear()
-
-
-class _Buffers:
-    """One buffer for each role and size, shared by all segments, since these run one after another."""
-
-    def __init__(self, max_tokens: int) -> None:
-        self._max_tokens = max_tokens
-        self._arrays: dict[tuple[Role, int, int], Array] = {}
-
-    def view(self, tensor: Tensor, length: int, stream: int) -> Array:
-        """Return the first rows of a tensor's buffer, C-contiguous: (length, size)."""
-        size = int(tensor.shape[-1])
-        key = (tensor.role, size, stream if tensor.role == "hidden" else 0)
-        if key not in self._arrays:
-            self._arrays[key] = np.zeros((self._max_tokens, size), np.float32)
-        return self._arrays[key][:length]
 
 
 def _session_options(threads: int) -> Any:
@@ -110,11 +94,6 @@ def _session_options(threads: int) -> Any:
     options.log_severity_level = _ERRORS_ONLY
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
-
-
-def _threads(wanted: int | None) -> int:
-    """Return how many threads to use: never more than cores, which would only wait for each other."""
-    return max(1, min(len(os.sched_getaffinity(0)), wanted or _DEFAULT_MAX_THREADS))
 
 
 def _load(path: Path, options: Any, size_bytes: int) -> Any:

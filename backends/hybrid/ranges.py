@@ -19,8 +19,18 @@ _THETA = (1.0, 1e12)
 _EPS = (1e-12, 1.0)
 
 # Parameters a scaling type needs, as in Hugging Face configs.
-_FACTORS = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor")}
-_LENGTHS = {"llama3": ("original_max_position_embeddings",)}
+_FACTORS = {
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "ntk": ("factor",),
+    "yarn": ("factor", "attention_factor", "beta_fast", "beta_slow"),
+}
+_LENGTHS = {
+    "llama3": ("original_max_position_embeddings",),
+    "yarn": ("original_max_position_embeddings",),
+}
+_SHARES = {"proportional": ("partial_rotary_factor",)}
+_OPTIONAL = {"proportional": {"factor": _FACTOR}, "yarn": {"truncate": (0.0, 1.0)}}
 
 
 def out_of_range(meta: Meta) -> Iterator[str]:
@@ -86,7 +96,13 @@ def _rope(path: str, rope: Rope, head_dim: int) -> Iterator[str]:
     kind, parameters, path = rope.scaling.type, rope.scaling.parameters, f"{path}.scaling.parameters"
     ranges = {name: _FACTOR for name in _FACTORS.get(kind, ())}
     ranges |= {name: (1.0, float(MOST_TOKENS)) for name in _LENGTHS.get(kind, ())}
-    for name, allowed in ranges.items():
+    ranges |= {name: (0.0, 1.0) for name in _SHARES.get(kind, ())}
+    optional = _OPTIONAL.get(kind, {})
+    if unknown := sorted(parameters.keys() - ranges.keys() - optional.keys()):
+        yield f"{path} of a scaling of type {kind} has no {', '.join(unknown)}"
+    for name, allowed in (ranges | optional).items():
+        if name not in parameters and name in optional:
+            continue
         if name not in parameters:
             yield f"{path}.{name} is missing"
         else:
@@ -94,6 +110,10 @@ def _rope(path: str, rope: Rope, head_dim: int) -> Iterator[str]:
     low, high = parameters.get("low_freq_factor"), parameters.get("high_freq_factor")
     if kind == "llama3" and low is not None and high is not None and not low < high:
         yield f"{path}.low_freq_factor is {low}, but must be below high_freq_factor {high}"
+    if kind == "ntk" and rope.rotary_dim < 4:
+        yield f"{path} stand where rotary_dim is {rope.rotary_dim}: a scaling of type ntk needs 4 at least"
+    if kind == "yarn" and rope.theta <= 1:
+        yield f"{path} stand where theta is {rope.theta}: a scaling of type yarn needs more than 1"
 
 
 def _whole(path: str, value: int, most: int) -> Iterator[str]:

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backends.base import Sampling
+from backends.hybrid.kernels import NUMPY, Kernels
 
 Array = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -58,12 +59,14 @@ def generator(seed: int | None) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(None if seed is None else seed % 2**64))
 
 
-def choose(logits: Array, sampling: Sampling, history: History, rng: np.random.Generator) -> int:
+def choose(
+    logits: Array, sampling: Sampling, history: History, rng: np.random.Generator, kernels: Kernels = NUMPY
+) -> int:
     """Return the id of the next token. logits: (V,), as the model gave them. Draws once, or not if greedy."""
     logits = adjust(logits, sampling, history)
     if sampling.temperature <= 0:
         return int(logits.argmax())
-    ids, probabilities = distribution(logits, sampling)
+    ids, probabilities = distribution(logits, sampling, kernels)
     sums = np.cumsum(probabilities)
     at = int(np.searchsorted(sums, rng.random() * sums[-1], side="right"))
     return int(ids[min(at, len(ids) - 1)])
@@ -89,20 +92,24 @@ def adjust(logits: Array, sampling: Sampling, history: History) -> Array:
     return logits
 
 
-def distribution(logits: Array, sampling: Sampling) -> tuple[Ids, npt.NDArray[np.float64]]:
+def distribution(
+    logits: Array, sampling: Sampling, kernels: Kernels = NUMPY
+) -> tuple[Ids, npt.NDArray[np.float64]]:
     """Return the tokens that may be chosen and their probabilities, which sum to 1 or less.
 
     In the order of their ids. Each cut keeps a beginning of the order of likelihood, the lower id first among
     equals, so the strictest of them decides. Temperature must be above 0.
     """
     if 0 < sampling.top_k < len(logits):
-        ids = _largest(logits, sampling.top_k)
-        weights = _weights(logits[ids], sampling.temperature)
+        ids = kernels.largest(logits, sampling.top_k)
+        weights = kernels.weights(logits[ids], sampling.temperature)
         kept = _nucleus(weights, sampling.top_p)
         ids = ids[: len(kept)]
     else:
-        weights = _weights(logits, sampling.temperature)
-        ids = np.arange(len(weights)) if sampling.top_p >= 1 else _most_likely(weights, sampling.top_p)
+        weights = kernels.weights(logits, sampling.temperature)
+        ids = (
+            np.arange(len(weights)) if sampling.top_p >= 1 else _most_likely(weights, sampling.top_p, kernels)
+        )
         kept = weights[ids]
     total = weights.sum()
     if sampling.min_p > 0:
@@ -112,14 +119,6 @@ def distribution(logits: Array, sampling: Sampling) -> tuple[Ids, npt.NDArray[np
         by_id = np.argsort(ids)
         ids, kept = ids[by_id], kept[by_id]
     return ids, kept / total
-
-
-def _weights(logits: Array, temperature: float) -> npt.NDArray[np.float64]:
-    """Return probabilities relative to that of the most likely token, whose weight is 1."""
-    scaled = logits.astype(np.float64)
-    scaled -= scaled.max()
-    scaled /= temperature
-    return np.exp(scaled)
 
 
 def _nucleus(
@@ -133,31 +132,20 @@ def _nucleus(
     return weights[: int(np.searchsorted(sums, wanted, side="left")) + 1]
 
 
-def _most_likely(weights: npt.NDArray[np.float64], top_p: float) -> Ids:
+def _most_likely(weights: npt.NDArray[np.float64], top_p: float, kernels: Kernels) -> Ids:
     """Return the nucleus of the whole vocabulary, without sorting more of it than that needs."""
     total = float(weights.sum())
     count = _FIRST_CANDIDATES
     while True:
-        ids = _largest(weights, count)
+        ids = kernels.largest(weights, min(count, len(weights)))
         if count >= len(weights) or weights[ids].sum() >= top_p * total:
             return ids[: len(_nucleus(weights[ids], top_p, total))]
         count *= 8
 
 
-def _largest(values: npt.NDArray[np.floating], count: int) -> Ids:
-    """Return the indices of the `count` largest values, largest first, the lower index among equals."""
-    if count == 0:
-        return np.empty(0, np.int64)
-    if count < len(values):
-        least = np.partition(values, len(values) - count)[len(values) - count]
-        above, equal = np.flatnonzero(values > least), np.flatnonzero(values == least)
-        ids = np.concatenate([above, equal[: count - len(above)]])
-    else:
-        ids = np.arange(len(values))
-    return ids[np.argsort(-values[ids], kind="stable")]
-
-
-def top_logprobs(logits: Array, token_id: int, count: int) -> tuple[float, list[tuple[int, float]]]:
+def top_logprobs(
+    logits: Array, token_id: int, count: int, kernels: Kernels = NUMPY
+) -> tuple[float, list[tuple[int, float]]]:
     """Return the log probability of a token, and the `count` most likely tokens with theirs, best first.
 
     They are of the model's own distribution: the log-softmax of its logits before any setting.
@@ -165,5 +153,5 @@ def top_logprobs(logits: Array, token_id: int, count: int) -> tuple[float, list[
     exact = logits.astype(np.float64)
     largest = exact.max()
     total = largest + np.log(np.exp(exact - largest).sum())
-    best = _largest(logits, min(count, len(logits)))
+    best = kernels.largest(logits, min(count, len(logits)))
     return float(exact[token_id] - total), [(int(i), float(exact[i] - total)) for i in best]

@@ -49,6 +49,39 @@ def gguf(
     _show(entry)
 
 
+@app.command("hf", epilog="Example: [bold]rkserve convert hf Qwen3-0.6B --out qwen3-0.6b[/]")
+def hf(
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="The checkpoint: config.json, safetensors, tokenizer.json.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="The folder to write.", show_default=False)
+    ],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder of that name.")] = False,
+) -> None:
+    """Convert a Hugging Face checkpoint, in fp32, and print its entry for models.yaml."""
+    with converting():
+        from convert.entry import entry_yaml
+        from convert.errors import TargetExists
+        from convert.hf import convert_hf
+
+        try:
+            with progress(f"converting {directory.name}") as report:
+                convert_hf(directory, out, overwrite=overwrite, progress=report)
+        except TargetExists as error:
+            if not error.replaceable or overwrite:
+                raise
+            raise CommandError(f"{error.message} --overwrite replaces it.") from error
+        entry = entry_yaml(out)
+    say(f"wrote {out}")
+    _show(entry)
+
+
 def _show(entry: str) -> None:
     """Print the entry, and say which file it belongs into: a whole file where there is none yet."""
     settings = settings_for({})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.oracle import environment, strings, values
+from tests.oracle import architectures, environment, strings, values
 from tests.oracle.prompts import ANSWER_TOKENS, LEAST_MARGIN, SECOND
 
 # Sums of fp32 products in another order: another processor or number of threads moves a logit by so much.
@@ -54,3 +54,40 @@ def test_the_oracle_makes_the_committed_values_again(tmp_path: Path) -> None:
             assert one.step == other.step
             assert one.ids == other.ids
             assert one.logits == pytest.approx(other.logits, abs=LOGIT_TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_oracle_answers_for_the_architectures_as_committed(tmp_path: Path) -> None:
+    """The seeds are searched anew: with the committed answers the same ones are found."""
+    command = [str(environment.python()), "-m", "tests.oracle.make_architectures", "--out", str(tmp_path)]
+    subprocess.run(command, cwd=environment.ROOT, check=True)
+    again, committed = architectures.models(tmp_path), architectures.models()
+    assert again.keys() == committed.keys()
+    for name, model in committed.items():
+        assert (again[name].config, again[name].shapes) == (model.config, model.shapes)
+        assert again[name].seed == model.seed
+        for key, conversation in model.conversations.items():
+            other = again[name].conversations[key]
+            assert (other.prompt, other.answer) == (conversation.prompt, conversation.answer)
+            for one, row in zip(other.logits, conversation.logits, strict=True):
+                assert one == pytest.approx(row, abs=LOGIT_TOLERANCE)
+
+
+def test_the_architectures_have_several_layers_of_every_type() -> None:
+    models = architectures.models()
+    assert {model.config["model_type"] for model in models.values()} == {
+        "gemma3_text",
+        "granite",
+        "kanana2",
+        "lfm2",
+        "lfm3",
+        "llama",
+        "qwen3",
+    }
+    kinds = [kind for model in models.values() for kind in model.config.get("layer_types", [])]
+    assert min(kinds.count(kind) for kind in ("full_attention", "sliding_attention", "conv")) > 10
+    for model in models.values():
+        for conversation in model.conversations.values():
+            assert len(conversation.answer) == architectures.ANSWER_TOKENS
+            assert len(conversation.logits) == len(architectures.STEPS)

@@ -6,6 +6,7 @@ import numpy as np
 
 from backends.hybrid.cache_pool import CHEAP_TAIL, CachePool, common_prefix
 from backends.hybrid.kv_cache import BLOCK, KVCache
+from backends.hybrid.rows import RowShape
 
 PER_TOKEN = 8  # one layer, one head, one dimension: a float32 key and value
 BLOCK_BYTES = BLOCK * PER_TOKEN
@@ -17,7 +18,7 @@ def ids(*ranges: range | int | np.ndarray) -> np.ndarray:
 
 
 def pool_of(blocks: int) -> CachePool:
-    return CachePool(lambda: KVCache(1, 1, 1), blocks * BLOCK_BYTES)
+    return CachePool(lambda: KVCache([RowShape(1, 1)]), blocks * BLOCK_BYTES)
 
 
 def run(pool: CachePool, prompt: np.ndarray) -> int:
@@ -123,7 +124,7 @@ def test_without_room_for_a_copy_the_tail_is_cut_off() -> None:
 
 
 def test_a_copy_is_made_where_its_blocks_fit_and_not_where_only_its_tokens_would() -> None:
-    tight = CachePool(lambda: KVCache(1, 1, 1), 3 * BLOCK_BYTES - 1)
+    tight = CachePool(lambda: KVCache([RowShape(1, 1)]), 3 * BLOCK_BYTES - 1)
     run(tight, ids(range(60)))
     assert run(tight, ids(range(30), range(700, 740))) == 30  # 70 tokens: 2 blocks beside the one
     assert tight.idle_bytes == 2 * BLOCK_BYTES

@@ -240,17 +240,13 @@ def test_what_does_not_fit_together(
 
 def test_what_the_engine_cannot_do_yet_is_listed(folder: Path) -> None:
     def edit(meta: dict[str, Any]) -> None:
-        full = meta["attention"]["full"]
-        full["gate"] = "head"
-        full["rope"]["scaling"] = {"type": "yarn", "parameters": {}}
-        gate = {"name": "g", "role": "gate", "shape": ["T", 6], "layer": 0}
-        meta["segments"][0]["outputs"].append(gate)
+        for segment in meta["segments"][:2]:
+            segment["outputs"].append({"name": "f", "role": "final_hidden", "shape": ["T", 48]})
 
     change(folder, edit)
     assert listed(refusal(folder, "load_failed")) == [
-        "attention.full.gate: head",
-        "attention.full.rope.scaling: yarn",
-        "segments[0]: a tensor of role gate",
+        "segments[0]: a tensor of role final_hidden",
+        "segments[1]: a tensor of role final_hidden",
     ]
 
 
@@ -275,7 +271,8 @@ def test_another_variant_is_taken_where_there_is_no_fp32(folder: Path) -> None:
 
 
 def test_a_truncated_file_beside_an_unsupported_field_is_damage_first(folder: Path) -> None:
-    change(folder, lambda meta: meta["attention"]["full"].update(gate="head"))
+    final = {"name": "f", "role": "final_hidden", "shape": ["T", 48]}
+    change(folder, lambda meta: meta["segments"][0]["outputs"].append(final))
     (folder / "segment_001.data").write_bytes(b"")
     assert listed(refusal(folder, "model_corrupt"))[0].startswith("segment_001.data is cut off")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from backends.hybrid.kv_cache import BLOCK, KVCache
+from backends.hybrid.rows import RowShape
 
 LAYERS, HEADS, DIM = 2, 3, 4
 
@@ -34,7 +35,7 @@ def assert_holds(cache: KVCache, token_ids: list[int]) -> None:
 
 
 def test_tokens_follow_each_other_over_many_growths() -> None:
-    cache = KVCache(LAYERS, HEADS, DIM)
+    cache = KVCache([RowShape(HEADS, DIM)] * LAYERS)
     everything: list[int] = []
     for size in [1, 1, 70, 3, 200, 1]:
         new = list(range(len(everything), len(everything) + size))
@@ -44,7 +45,7 @@ def test_tokens_follow_each_other_over_many_growths() -> None:
 
 
 def test_append_returns_what_is_committed_and_what_is_new() -> None:
-    cache = KVCache(LAYERS, HEADS, DIM)
+    cache = KVCache([RowShape(HEADS, DIM)] * LAYERS)
     put(cache, [5, 6])
     keys, values = cache.append(1, *rows([7], 1))
     np.testing.assert_array_equal(keys[:, :, 0], [[1005, 1006, 1007]] * HEADS)
@@ -52,7 +53,7 @@ def test_append_returns_what_is_committed_and_what_is_new() -> None:
 
 
 def test_memory_is_taken_as_it_is_used() -> None:
-    cache = KVCache(LAYERS, HEADS, DIM)
+    cache = KVCache([RowShape(HEADS, DIM)] * LAYERS)
     assert cache.size_bytes == 0
     put(cache, [1])
     per_token = LAYERS * 2 * HEADS * DIM * 4
@@ -63,7 +64,7 @@ def test_memory_is_taken_as_it_is_used() -> None:
 
 
 def test_rows_that_were_not_committed_do_not_count() -> None:
-    cache = KVCache(LAYERS, HEADS, DIM)
+    cache = KVCache([RowShape(HEADS, DIM)] * LAYERS)
     put(cache, [1, 2])
     cache.append(0, *rows([9] * 100, 0))  # and then the run failed, before layer 1
     assert_holds(cache, [1, 2])
@@ -72,7 +73,7 @@ def test_rows_that_were_not_committed_do_not_count() -> None:
 
 
 def test_truncate_and_go_on_differently() -> None:
-    cache = KVCache(LAYERS, HEADS, DIM)
+    cache = KVCache([RowShape(HEADS, DIM)] * LAYERS)
     put(cache, [1, 2, 3, 4])
     cache.truncate(2)
     put(cache, [8])
@@ -82,7 +83,7 @@ def test_truncate_and_go_on_differently() -> None:
 
 
 def test_a_fork_is_independent() -> None:
-    cache = KVCache(LAYERS, HEADS, DIM)
+    cache = KVCache([RowShape(HEADS, DIM)] * LAYERS)
     put(cache, [1, 2, 3])
     fork = cache.fork(2)
     put(fork, [7])
@@ -94,7 +95,7 @@ def test_a_fork_is_independent() -> None:
 
 
 def filled(length: int) -> KVCache:
-    cache = KVCache(1, 1, 2)
+    cache = KVCache([RowShape(1, 2)])
     cache.reserve(length)
     rows = np.arange(2 * length, dtype=np.float32).reshape(length, 1, 2)
     cache.append(0, rows, rows)

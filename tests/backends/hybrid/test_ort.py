@@ -14,6 +14,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 from backends.base import BackendError
 from backends.hybrid import ort
 from backends.hybrid.folder import read_folder
+from backends.hybrid.threads import thread_count
 from tests.tiny import tiny_folder
 
 ROOT = Path(__file__).parents[3]
@@ -26,7 +27,7 @@ from backends.hybrid.folder import read_folder
 from backends.hybrid import ort
 
 folder, threads, room_mb = read_folder(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
-ort._threads = lambda wanted: wanted  # however few cores there are
+ort.thread_count = lambda wanted: wanted  # however few cores there are
 pages = int(Path("/proc/self/statm").read_text().split()[0])
 limit = pages * resource.getpagesize() + room_mb * 1024 * 1024
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -82,6 +83,6 @@ def test_a_file_that_is_cut_off_after_it_was_checked_is_damage(tmp_path: Path, f
 
 def test_no_more_threads_than_cores() -> None:
     cores = len(os.sched_getaffinity(0))
-    assert ort._threads(10**9) == cores
-    assert ort._threads(1) == 1
-    assert ort._threads(None) == min(cores, 4)
+    assert thread_count(10**9) == cores
+    assert thread_count(1) == 1
+    assert thread_count(None) == min(cores, 4)

@@ -87,3 +87,56 @@ def test_llama3_scaling_keeps_fast_divides_slow_and_blends_between() -> None:
         if 8192 / 4 <= wavelength <= 8192:
             smooth = (8192 / wavelength - 1.0) / (4.0 - 1.0)
             assert after == pytest.approx((1 - smooth) * before / 8 + smooth * before)
+
+
+def scaled(kind: str, rotary_dim: int = 64, theta: float = 10_000.0, **parameters: float) -> Rope:
+    scaling = RopeScaling(type=kind, parameters=parameters)  # type: ignore[arg-type]  # a parameter
+    return Rope(theta=theta, rotary_dim=rotary_dim, style="half", scaling=scaling)
+
+
+def test_ntk_scaling_keeps_the_fastest_and_divides_the_slowest() -> None:
+    frequencies = inverse_frequencies(scaled("ntk", factor=8.0))
+    plain = 10_000.0 ** (-np.arange(32) / 32)
+    assert frequencies[0] == 1.0
+    assert frequencies[-1] == pytest.approx(plain[-1] / 8)
+
+
+def test_proportional_rotation_holds_the_slow_dimensions_still() -> None:
+    """LFM3's full layers: 64 frequencies over a head of 128, the last 32 zero, halves still pair."""
+    rope = scaled("proportional", rotary_dim=128, theta=1e6, partial_rotary_factor=0.5)
+    frequencies = inverse_frequencies(rope)
+    np.testing.assert_allclose(frequencies[:32], 1e6 ** (-np.arange(32) / 64))
+    np.testing.assert_array_equal(frequencies[32:], 0)
+    x = np.random.default_rng(1).standard_normal((1, 1, 128)).astype(np.float32)
+    turned = x.copy()
+    RotaryTable(rope, 128).rotate(turned, 40)
+    np.testing.assert_array_equal(turned[..., 32:64], x[..., 32:64])
+    np.testing.assert_array_equal(turned[..., 96:], x[..., 96:])
+    angle = 40 * 1e6 ** (-3 / 64)
+    pair = (x[0, 0, 3] + 1j * x[0, 0, 67]) * np.exp(1j * angle)
+    assert turned[0, 0, 3] == pytest.approx(pair.real, abs=1e-5)
+    assert turned[0, 0, 67] == pytest.approx(pair.imag, abs=1e-5)
+
+
+def test_yarn_multiplies_what_it_turns() -> None:
+    """Factor 40 over 4096: cosines and sines times 1.369; fast dimensions as they were, slow ones divided."""
+    attention_factor = 0.1 * math.log(40) + 1
+    assert attention_factor == pytest.approx(1.369, abs=1e-3)
+    rope = scaled(
+        "yarn",
+        rotary_dim=128,
+        factor=40.0,
+        original_max_position_embeddings=4096.0,
+        attention_factor=attention_factor,
+        beta_fast=32.0,
+        beta_slow=1.0,
+    )
+    frequencies, plain = inverse_frequencies(rope), 10_000.0 ** (-np.arange(64) / 64)
+    turns = 4096 * plain / (2 * math.pi)
+    np.testing.assert_allclose(frequencies[turns > 40], plain[turns > 40])
+    np.testing.assert_allclose(frequencies[turns < 0.8], plain[turns < 0.8] / 40)
+    assert (np.diff(frequencies) < 0).all()
+    x = np.random.default_rng(1).standard_normal((1, 1, 128)).astype(np.float32)
+    turned = x.copy()
+    RotaryTable(rope, 128).rotate(turned, 11)
+    assert np.linalg.norm(turned) == pytest.approx(attention_factor * np.linalg.norm(x), rel=1e-6)

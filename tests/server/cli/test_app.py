@@ -54,7 +54,16 @@ def test_help_shows_the_commands_there_are_and_no_others(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "command",
-    [*COMMANDS, "convert gguf", "key add", "key list", "key revoke", "runtime install", "runtime list"],
+    [
+        *COMMANDS,
+        "convert gguf",
+        "convert hf",
+        "key add",
+        "key list",
+        "key revoke",
+        "runtime install",
+        "runtime list",
+    ],
 )
 def test_every_command_has_help(command: str, tmp_path: Path) -> None:
     done = rkserve(*command.split(), "--help", home=tmp_path)

@@ -1,4 +1,4 @@
-"""rkserve convert gguf: what it prints makes the model served, pasted as it stands."""
+"""rkserve convert: what it prints makes the model served, pasted as it stands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import httpx2
 import pytest
 import yaml
 
+from tests.convert.checkpoints import write_checkpoint
 from tests.convert.gguf_files import gguf_config, write_gguf
+from tests.oracle.architectures import models
 from tests.server.cli.command import COMMAND, ROOT, environment, models_dir, rkserve
 from tests.serving import running_server
 
@@ -126,3 +128,26 @@ def test_any_folder_gets_an_id_that_models_yaml_takes(name: str, tmp_path: Path)
     from server.names import MODEL_ID
 
     assert MODEL_ID.fullmatch(entry_id(name))
+
+
+def test_a_checkpoint_is_converted_and_its_entry_taken_as_it_stands(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "checkpoint", models()["lfm3"])
+    done = rkserve("convert", "hf", "checkpoint", "--out", "little-lfm", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    entry = yaml.safe_load(done.stdout)["models"]["little-lfm"]
+    assert (entry["template"], entry["license"]) == ("model", {"id": "Apache-2.0"})
+    (tmp_path / "models.yaml").write_text(done.stdout)
+    listed = rkserve("models", "--models-file", "models.yaml", home=tmp_path)
+    assert listed.returncode == 0 and "little-lfm" in listed.stdout
+    again = rkserve("convert", "hf", "checkpoint", "--out", "little-lfm", home=tmp_path)
+    assert (again.returncode, again.stderr.count("\n")) == (1, 1)
+    assert "--overwrite replaces it." in again.stderr
+    whole = rkserve("convert", "hf", "checkpoint", "--out", "little-lfm", "--overwrite", home=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+
+
+def test_a_config_that_is_not_understood_is_one_line(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "checkpoint", models()["llama"], logits_scaling=8.0)
+    done = rkserve("convert", "hf", "checkpoint", "--out", "out", home=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "logits_scaling (8.0)" in done.stderr

@@ -1,0 +1,168 @@
+"""Hugging Face checkpoint -> hybrid folder: reads one weight at a time, writes float32 ONNX segments.
+
+Memory: one weight as float32 and half of it again, and while the result is measured one segment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from tokenizers import Tokenizer
+
+from backends.files import sha256_of
+from backends.hybrid.meta import License, Meta
+from convert.architectures import ARCHITECTURES
+from convert.errors import ConvertError
+from convert.folder import check_free_space, check_target, new_folder
+from convert.hf_config import CONFIG_FILE, Config, read_config
+from convert.hf_papers import chat_template, eos_token_ids, license_of, read_tokenizer
+from convert.measure import largest_hidden, residual_scale_for
+from convert.model import Model
+from convert.safetensors_file import Checkpoint, open_checkpoint
+from convert.writer import LENGTHS, Papers, Progress, write_folder, write_meta
+
+_BESIDE_WEIGHTS = 64 * 1024 * 1024  # bytes: tokenizer, graphs, page borders
+# What old versions of transformers stored and nothing reads.
+_BUFFERS = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
+# Read by the model once, to see how large its values become: several scripts, code, numbers.
+_TEXT = (
+    "The capital of France is Paris. 玉山是台灣最高的山，海拔3952公尺。 서울은 대한민국의 수도이다. def "
+    "is_prime(n):\n"
+    "    return n > 1 and all(n % d for d in range(2, int(n**0.5) + 1))\n\nHow many letters r are in "
+    "strawberry? "
+    "Die Antwort lautet: 3.14159 < 9.11 < 9.9 <= 1,000,000!\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+)
+
+
+def convert_hf(
+    directory: Path,
+    out: Path,
+    *,
+    license: License | None = None,
+    overwrite: bool = False,
+    lengths: Sequence[int] = LENGTHS,
+    progress: Progress = lambda done, what: None,
+) -> Path:
+    """Convert a checkpoint directory to the hybrid folder `out`, which appears only when it is whole.
+
+    license: used instead of what the checkpoint says. overwrite: replace a hybrid folder of that name.
+    lengths: tokens a call the folder is made for, 1 first. progress: called with the share done (0 to 1) and
+    what is being done. Raises ConvertError.
+    """
+    check_target(out, overwrite=overwrite)
+    values = read_config(directory / CONFIG_FILE)
+    try:
+        model = _model(values)
+        checkpoint = open_checkpoint(directory)
+        _check_tensors(directory, checkpoint, model)
+        progress(0.0, f"reading {directory.name}")
+        text, tokenizer = read_tokenizer(directory)
+        name = directory.resolve().name
+        found, license_text, notice_text = license_of(directory, name)
+        papers = Papers(
+            name=name,
+            tokenizer=text,
+            chat_template=chat_template(directory),
+            eos_token_ids=_within(eos_token_ids(directory, values, tokenizer), model),
+            license=license or found,
+            source=_source(directory, checkpoint),
+            lengths=lengths,
+            license_text=license_text,
+            notice_text=notice_text,
+            progress=lambda done, what: progress(None if done is None else 0.9 * done, what),
+        )
+    except OSError as error:
+        raise ConvertError(
+            f"{error.filename or directory} cannot be read: {error.strerror}. Check the path and its rights."
+        ) from error
+    check_free_space(out, model.size_bytes + _BESIDE_WEIGHTS)
+    with new_folder(out, overwrite=overwrite) as folder:
+        meta = write_folder(folder, model, checkpoint.read, papers)
+        progress(0.9, "measuring")
+        seen = largest_hidden(folder, _tokens(values, tokenizer, model, lengths[-1]))
+        scale = residual_scale_for(max(seen))
+        if scale != 1:
+            _empty(folder)
+            meta = write_folder(folder, model, checkpoint.read, papers, residual_scale=scale)
+        write_meta(folder, _with_largest(meta, [value / scale for value in seen]))
+        progress(1.0, "written")
+    return out
+
+
+def _model(values: dict[str, object]) -> Model:
+    config = Config(values)
+    kind = config.find("model_type", str)
+    if kind is None or kind not in ARCHITECTURES:
+        raise ConvertError(
+            f"{CONFIG_FILE}: the model type is {kind!r}; supported are: {', '.join(ARCHITECTURES)}. "
+            "Use a model of one of those, or a .rkllm file of this one."
+        )
+    model = ARCHITECTURES[kind](config)
+    config.finish()
+    return model
+
+
+def _check_tensors(directory: Path, checkpoint: Checkpoint, model: Model) -> None:
+    """Refuse a checkpoint with a tensor missing, left over or of a wrong shape, before writing anything."""
+    expected = model.shapes()
+    missing = sorted(expected.keys() - checkpoint.tensors.keys())
+    if missing:
+        raise ConvertError(
+            f"{directory} lacks {len(missing)} tensor(s), the first is {missing[0]}: it is "
+            f"incomplete, or not the architecture that {CONFIG_FILE} names. Fetch the whole model."
+        )
+    spare = {"lm_head.weight"} if model.lm_head is None else set()  # a copy of the table, by some programs
+    unknown = sorted(
+        name for name in checkpoint.tensors.keys() - expected.keys() - spare if not _BUFFERS.fullmatch(name)
+    )
+    if unknown:
+        raise ConvertError(
+            f"{directory} holds {len(unknown)} tensor(s) that the conversion does not know, the first is "
+            f"{unknown[0]}: leaving it out would give wrong answers. Use another model, or a .rkllm "
+            "file of it."
+        )
+    for name, shape in expected.items():
+        if checkpoint.tensors[name].shape != shape:
+            raise ConvertError(
+                f"The tensor {name} has shape {checkpoint.tensors[name].shape}, {CONFIG_FILE} makes "
+                f"it {shape}: the files do not belong together. Fetch them again from the publisher."
+            )
+
+
+def _within(ids: list[int], model: Model) -> list[int]:
+    if max(ids) >= model.vocab_size or min(ids) < 0:
+        raise ConvertError(
+            f"The checkpoint names {ids} as the end of an answer in a vocabulary of "
+            f"{model.vocab_size}. Fetch the publisher's files."
+        )
+    return ids
+
+
+def _source(directory: Path, checkpoint: Checkpoint) -> dict[str, str]:
+    files = [directory / CONFIG_FILE, *checkpoint.files]
+    return {"format": "safetensors"} | {f"sha256 of {path.name}": sha256_of(path) for path in files}
+
+
+def _tokens(values: dict[str, object], tokenizer: Tokenizer, model: Model, most: int) -> list[int]:
+    """Return the tokens to measure with, after the one that begins a text, where values are often largest."""
+    bos = values.get("bos_token_id")
+    ids = [bos] if type(bos) is int else []
+    ids += tokenizer.encode(_TEXT, add_special_tokens=False).ids
+    most = min(most, model.context_length)
+    return [token_id for token_id in ids if 0 <= token_id < model.vocab_size][:most] or [0]
+
+
+def _with_largest(meta: Meta, largest: Sequence[float]) -> Meta:
+    segments = [
+        msgspec.structs.replace(segment, max_hidden=round(value, 3))
+        for segment, value in zip(meta.segments, largest, strict=True)
+    ]
+    return msgspec.structs.replace(meta, segments=segments)
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()

@@ -1,0 +1,25 @@
+"""The hybrid engine's inner loops. Importing fails with ImportError on a processor they are not made for."""
+
+from rkserve_kernels._kernels import (
+    apply_gate,
+    attend,
+    find_largest,
+    from_half,
+    rms_norm,
+    rotate,
+    threads,
+    to_half,
+    weigh_logits,
+)
+
+__all__ = [
+    "apply_gate",
+    "attend",
+    "find_largest",
+    "from_half",
+    "rms_norm",
+    "rotate",
+    "threads",
+    "to_half",
+    "weigh_logits",
+]

@@ -1,0 +1,60 @@
+"""What the compiled module offers. Arrays are checked: TypeError or ValueError, never memory out of bounds.
+
+Nothing is kept of an array after a call. All let go of the interpreter's lock while they compute.
+Axes: T queries, S keys, H query heads, K key/value heads, D head_dim, V vocabulary.
+"""
+
+from typing_extensions import Buffer  # what numpy arrays are
+
+class Threads: ...
+
+def threads(count: int) -> Threads:
+    """Start threads that `attend` shares its work with, the caller counted; they end with the object.
+
+    For one caller at a time.
+    """
+
+def attend(
+    threads: Threads,
+    q: Buffer,
+    keys: Buffer,
+    values: Buffer,
+    out: Buffer,
+    scale: float,
+    window: int,
+    softcap: float,
+) -> None:
+    """Write the causal attention of q, (T, H, D) float32, into out of that shape.
+
+    keys, values: (K, S, D), float32 or float16, of one type and one layout; rows contiguous, heads any
+    distance apart. The queries stand at the last T of the S positions. scale: factor of q . k. window: how
+    many of the latest keys a query sees, its own included, 0 for all. softcap: c in c * tanh(score / c),
+    0 for none. D must be a multiple of 8, at most 512. Computed in float32.
+    """
+
+def rms_norm(x: Buffer, weight: Buffer, eps: float) -> None:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis, in place; float32."""
+
+def rotate(x: Buffer, cos: Buffer, sin: Buffer, interleaved: bool) -> None:
+    """Rotate pairs of x, (T, H, D) float32, in place by cos and sin, (T, pairs) float32.
+
+    Dimension i pairs with i + pairs; interleaved: 2 i with 2 i + 1. The others stay.
+    """
+
+def apply_gate(x: Buffer, gate: Buffer) -> None:
+    """x *= sigmoid(gate), in place; each gate is for x.size / gate.size values in a row; float32."""
+
+def to_half(source: Buffer, target: Buffer) -> None:
+    """Round float32 to float16: to nearest, ties to even."""
+
+def from_half(source: Buffer, target: Buffer) -> None:
+    """Widen float16 to float32: exact."""
+
+def weigh_logits(logits: Buffer, weights: Buffer, temperature: float) -> float:
+    """weights[i] = e^((logits[i] - largest) / temperature), (V,) float64; returns their sum."""
+
+def find_largest(values: Buffer, indices: Buffer) -> None:
+    """Fill indices, int64, with those of the largest values.
+
+    The largest first, the lower index first among equals; values float32 or float64.
+    """

@@ -1,0 +1,266 @@
+// The Python module: checks the buffers it is given (type, shape, strides, bounds), lets go of the interpreter's
+// lock and calls the kernels. Limited API of Python 3.11, so that one build serves all later versions.
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "attention.h"
+#include "rows.h"
+#include "vocabulary.h"
+
+namespace {
+
+constexpr const char* kThreads = "rkserve_kernels.Threads";
+
+// A buffer of an array, given back at the end of its life.
+class View {
+ public:
+  View() = default;
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+  ~View() {
+    if (held_) PyBuffer_Release(&buffer_);
+  }
+
+  // Take the buffer of an object. formats: the element types allowed, one letter each. Sets an error otherwise.
+  bool take(PyObject* object, const char* name, const char* formats, int dimensions, bool writable,
+            bool contiguous) {
+    const int flags = PyBUF_FORMAT | PyBUF_STRIDES | (writable ? PyBUF_WRITABLE : 0);
+    if (PyObject_GetBuffer(object, &buffer_, flags) != 0) return false;
+    held_ = true;
+    const std::string format = buffer_.format == nullptr ? "B" : buffer_.format;
+    if (format.size() != 1 || std::string(formats).find(format) == std::string::npos) {
+      PyErr_Format(PyExc_TypeError, "%s holds elements of type %s, not one of %s", name, format.c_str(), formats);
+      return false;
+    }
+    if (dimensions != 0 && buffer_.ndim != dimensions) {
+      PyErr_Format(PyExc_ValueError, "%s has %d axes, not %d", name, buffer_.ndim, dimensions);
+      return false;
+    }
+    for (int axis = 0; axis < buffer_.ndim; ++axis)
+      if (buffer_.shape[axis] > INT32_MAX || buffer_.strides[axis] < 0) {
+        PyErr_Format(PyExc_ValueError, "%s is too large or runs backwards", name);
+        return false;
+      }
+    if (contiguous && !PyBuffer_IsContiguous(&buffer_, 'C')) {
+      PyErr_Format(PyExc_ValueError, "%s is not contiguous", name);
+      return false;
+    }
+    return true;
+  }
+
+  char format() const { return buffer_.format == nullptr ? 'B' : buffer_.format[0]; }
+  int axes() const { return buffer_.ndim; }
+  int size(int axis) const { return static_cast<int>(buffer_.shape[axis]); }
+  Py_ssize_t stride(int axis) const { return buffer_.strides[axis] / buffer_.itemsize; }
+  Py_ssize_t count() const { return buffer_.len / buffer_.itemsize; }
+  template <typename T>
+  T* data() const {
+    return static_cast<T*>(buffer_.buf);
+  }
+
+ private:
+  Py_buffer buffer_{};
+  bool held_ = false;
+};
+
+PyObject* refuse(const char* why) {
+  PyErr_SetString(PyExc_ValueError, why);
+  return nullptr;
+}
+
+// Run without the interpreter's lock; memory that is not there becomes a MemoryError.
+template <typename Work>
+PyObject* without_lock(Work work) {
+  bool enough = true;
+  PyThreadState* state = PyEval_SaveThread();
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    enough = false;
+  }
+  PyEval_RestoreThread(state);
+  if (!enough) return PyErr_NoMemory();
+  Py_RETURN_NONE;
+}
+
+void end_threads(PyObject* capsule) {
+  delete static_cast<rkk::Threads*>(PyCapsule_GetPointer(capsule, kThreads));
+}
+
+PyObject* threads(PyObject*, PyObject* args) {
+  int count = 0;
+  if (!PyArg_ParseTuple(args, "i", &count)) return nullptr;
+  if (count < 1 || count > 64) return refuse("there must be 1 to 64 threads");
+  try {
+    auto made = std::make_unique<rkk::Threads>(count);
+    PyObject* capsule = PyCapsule_New(made.get(), kThreads, end_threads);
+    if (capsule != nullptr) made.release();
+    return capsule;
+  } catch (const std::exception& error) {  // no memory, or no thread to be had
+    PyErr_SetString(PyExc_MemoryError, error.what());
+    return nullptr;
+  }
+}
+
+template <typename Element>
+rkk::Attention<Element> attention(const View& q, const View& keys, const View& values, const View& out,
+                                  int window, float scale, float softcap) {
+  return {q.data<float>(), keys.data<Element>(), values.data<Element>(), out.data<float>(),
+          q.stride(0), keys.stride(0), q.size(0), q.size(1), keys.size(0), q.size(2), keys.size(1),
+          window, scale, softcap};
+}
+
+PyObject* attend(PyObject*, PyObject* args) {
+  PyObject *capsule, *q_, *keys_, *values_, *out_;
+  float scale, softcap;
+  int window;
+  if (!PyArg_ParseTuple(args, "OOOOOfif", &capsule, &q_, &keys_, &values_, &out_, &scale, &window, &softcap))
+    return nullptr;
+  auto* pool = static_cast<rkk::Threads*>(PyCapsule_GetPointer(capsule, kThreads));
+  View q, keys, values, out;
+  if (pool == nullptr || !q.take(q_, "q", "f", 3, false, false) || !keys.take(keys_, "keys", "fe", 3, false, false) ||
+      !values.take(values_, "values", "fe", 3, false, false) || !out.take(out_, "out", "f", 3, true, true))
+    return nullptr;
+  const int tokens = q.size(0), heads = q.size(1), head_dim = q.size(2), kv_heads = keys.size(0);
+  const int length = keys.size(1);
+  if (head_dim % 8 != 0 || head_dim > 512 || head_dim < 8) return refuse("head_dim must be a multiple of 8, at most 512");
+  if (q.stride(2) != 1 || q.stride(1) != head_dim) return refuse("q must be contiguous within a token");
+  if (tokens < 1 || kv_heads < 1 || heads < 1 || heads % kv_heads != 0 || length < tokens || window < 0)
+    return refuse("the sizes of q and keys do not fit together");
+  for (int axis = 0; axis < 3; ++axis) {
+    if (keys.size(axis) != values.size(axis) || keys.stride(axis) != values.stride(axis) ||
+        out.size(axis) != q.size(axis))
+      return refuse("keys and values, or q and out, differ in shape or strides");
+  }
+  if (keys.format() != values.format()) return refuse("keys and values differ in type");
+  if (keys.size(2) != head_dim || keys.stride(2) != 1 || keys.stride(1) != head_dim)
+    return refuse("rows of keys must be contiguous and of q's head_dim");
+  return without_lock([&] {
+    if (keys.format() == 'f')
+      rkk::attend(attention<float>(q, keys, values, out, window, scale, softcap), *pool);
+    else
+      rkk::attend(attention<rkk::Half>(q, keys, values, out, window, scale, softcap), *pool);
+  });
+}
+
+PyObject* rms_norm(PyObject*, PyObject* args) {
+  PyObject *x_, *weight_;
+  float eps;
+  if (!PyArg_ParseTuple(args, "OOf", &x_, &weight_, &eps)) return nullptr;
+  View x, weight;
+  if (!x.take(x_, "x", "f", 0, true, true) || !weight.take(weight_, "weight", "f", 1, false, true)) return nullptr;
+  const int size = weight.size(0);
+  if (size < 1 || x.axes() < 1 || x.size(x.axes() - 1) != size) return refuse("the last axis of x is not weight's");
+  return without_lock([&] { rkk::rms_norm(x.data<float>(), x.count() / size, size, weight.data<float>(), eps); });
+}
+
+PyObject* rotate(PyObject*, PyObject* args) {
+  PyObject *x_, *cos_, *sin_;
+  int interleaved;
+  if (!PyArg_ParseTuple(args, "OOOp", &x_, &cos_, &sin_, &interleaved)) return nullptr;
+  View x, cos, sin;
+  if (!x.take(x_, "x", "f", 3, true, true) || !cos.take(cos_, "cos", "f", 2, false, true) ||
+      !sin.take(sin_, "sin", "f", 2, false, true))
+    return nullptr;
+  const int pairs = cos.size(1);
+  if (cos.size(0) != x.size(0) || sin.size(0) != x.size(0) || sin.size(1) != pairs || 2 * pairs > x.size(2))
+    return refuse("cos and sin must be (T, pairs) with 2 * pairs at most the last axis of x");
+  return without_lock([&] {
+    rkk::rotate(x.data<float>(), x.size(0), x.size(1), x.size(2), cos.data<float>(), sin.data<float>(), pairs,
+                interleaved != 0);
+  });
+}
+
+PyObject* apply_gate(PyObject*, PyObject* args) {
+  PyObject *x_, *gate_;
+  if (!PyArg_ParseTuple(args, "OO", &x_, &gate_)) return nullptr;
+  View x, gate;
+  if (!x.take(x_, "x", "f", 0, true, true) || !gate.take(gate_, "gate", "f", 0, false, true)) return nullptr;
+  if (gate.count() < 1 || x.count() % gate.count() != 0) return refuse("x must hold a whole number of values a gate");
+  const auto each = static_cast<int>(x.count() / gate.count());
+  return without_lock([&] { rkk::apply_gate(x.data<float>(), gate.data<float>(), gate.count(), each); });
+}
+
+PyObject* to_half(PyObject*, PyObject* args) {
+  PyObject *from_, *to_;
+  if (!PyArg_ParseTuple(args, "OO", &from_, &to_)) return nullptr;
+  View from, to;
+  if (!from.take(from_, "from", "f", 0, false, true) || !to.take(to_, "to", "e", 0, true, true)) return nullptr;
+  if (from.count() != to.count()) return refuse("both must hold as many values");
+  return without_lock([&] { rkk::to_half(from.data<float>(), to.data<rkk::Half>(), from.count()); });
+}
+
+PyObject* from_half(PyObject*, PyObject* args) {
+  PyObject *from_, *to_;
+  if (!PyArg_ParseTuple(args, "OO", &from_, &to_)) return nullptr;
+  View from, to;
+  if (!from.take(from_, "from", "e", 0, false, true) || !to.take(to_, "to", "f", 0, true, true)) return nullptr;
+  if (from.count() != to.count()) return refuse("both must hold as many values");
+  return without_lock([&] { rkk::from_half(from.data<rkk::Half>(), to.data<float>(), from.count()); });
+}
+
+PyObject* weigh_logits(PyObject*, PyObject* args) {
+  PyObject *logits_, *weights_;
+  double temperature;
+  if (!PyArg_ParseTuple(args, "OOd", &logits_, &weights_, &temperature)) return nullptr;
+  View logits, weights;
+  if (!logits.take(logits_, "logits", "f", 1, false, true) || !weights.take(weights_, "weights", "d", 1, true, true))
+    return nullptr;
+  if (logits.count() < 1 || logits.count() != weights.count()) return refuse("both must hold as many values");
+  if (!(temperature > 0)) return refuse("the temperature must be above 0");
+  double total = 0;
+  PyObject* done = without_lock(
+      [&] { total = rkk::weigh_logits(logits.data<float>(), weights.data<double>(), logits.count(), temperature); });
+  if (done == nullptr) return nullptr;
+  Py_DECREF(done);
+  return PyFloat_FromDouble(total);
+}
+
+PyObject* find_largest(PyObject*, PyObject* args) {
+  PyObject *values_, *indices_;
+  if (!PyArg_ParseTuple(args, "OO", &values_, &indices_)) return nullptr;
+  View values, indices;
+  if (!values.take(values_, "values", "fd", 1, false, true) || !indices.take(indices_, "indices", "lq", 1, true, true))
+    return nullptr;
+  if (indices.count() > values.count()) return refuse("there are not so many values");
+  return without_lock([&] {
+    if (values.format() == 'f')
+      rkk::find_largest(values.data<float>(), values.count(), indices.count(), indices.data<int64_t>());
+    else
+      rkk::find_largest(values.data<double>(), values.count(), indices.count(), indices.data<int64_t>());
+  });
+}
+
+PyMethodDef kMethods[] = {
+    {"threads", threads, METH_VARARGS, nullptr},
+    {"attend", attend, METH_VARARGS, nullptr},
+    {"rms_norm", rms_norm, METH_VARARGS, nullptr},
+    {"rotate", rotate, METH_VARARGS, nullptr},
+    {"apply_gate", apply_gate, METH_VARARGS, nullptr},
+    {"to_half", to_half, METH_VARARGS, nullptr},
+    {"from_half", from_half, METH_VARARGS, nullptr},
+    {"weigh_logits", weigh_logits, METH_VARARGS, nullptr},
+    {"find_largest", find_largest, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "_kernels", nullptr, -1, kMethods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__kernels() {
+#if defined(__x86_64__)
+  // Compiled for AVX2: on an older processor the first call would end the process.
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c")) {
+    PyErr_SetString(PyExc_ImportError, "this processor lacks AVX2, FMA or F16C");
+    return nullptr;
+  }
+#endif
+  return PyModule_Create(&kModule);
+}

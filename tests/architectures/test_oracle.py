@@ -1,0 +1,146 @@
+"""Every architecture, converted and run by the engine, answers what transformers answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.hybrid.cache_pool import CachePool
+from backends.hybrid.folder import read_folder
+from backends.hybrid.forward import Forward
+from backends.hybrid.kernels import NUMPY, Kernels
+from backends.hybrid.kv_cache import KVCache
+from backends.hybrid.ort import OrtExecutor
+from convert.hf import convert_hf
+from tests.backends.hybrid.test_forward import FixedLengths
+from tests.convert.checkpoints import write_checkpoint
+from tests.oracle.architectures import ANSWER_TOKENS, STEPS, Conversation, models
+
+TOLERANCE = 1e-3
+CHUNK = 32
+
+NAMES = sorted(models())
+
+
+class Engine:
+    """A converted model with its caches."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        kv_fp16: bool = False,
+        lengths: Sequence[int] = (),
+        kernels: Kernels = NUMPY,
+    ) -> None:
+        """lengths: the only ones that calls may have, as on the NPU; else any."""
+        read = read_folder(folder)
+        executor = OrtExecutor(read, 1, lambda done, what: None)
+        fixed = FixedLengths(executor, lengths) if lengths else executor
+        self.forward = Forward(read, fixed, kv_fp16=kv_fp16, kernels=kernels)
+        self.pool = CachePool(self.forward.new_cache, 64 * 1024 * 1024)
+
+    def logits(self, prompt: Sequence[int], cache: KVCache, sizes: Sequence[int] = ()) -> np.ndarray:
+        """Run what the cache lacks of a prompt: calls of the given sizes first, then chunks."""
+        ids = np.array(prompt, np.int32)
+        left = [*sizes]
+        logits = None
+        while cache.length < len(ids):
+            start = cache.length
+            end = min(len(ids), start + (left.pop(0) if left else CHUNK))
+            logits = self.forward.run(ids[start:end], cache, want_logits=end == len(ids))
+        assert logits is not None
+        return logits
+
+    def answer(self, prompt: Sequence[int], expected: Conversation) -> int:
+        """Answer from the pool's caches, token by token, and compare; return how much was cached."""
+        cache = self.pool.take(np.array(prompt, np.int32))
+        cached = cache.length
+        np.testing.assert_array_equal(cache.token_ids, prompt[:cached])
+        logits = self.logits(prompt, cache)
+        self.pool.remember(cache)
+        for step in range(ANSWER_TOKENS):
+            if step in STEPS:
+                difference = np.abs(logits - expected.logits[STEPS.index(step)]).max()
+                assert difference < TOLERANCE, f"step {step}: {difference}"
+            token_id = int(logits.argmax())
+            assert token_id == expected.answer[step], f"step {step}"
+            if step < ANSWER_TOKENS - 1:
+                got = self.forward.run(np.array([token_id], np.int32), cache, want_logits=True)
+                assert got is not None
+                logits = got
+        self.pool.give_back(cache)
+        return cached
+
+
+Folders = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """Converts a model of the oracle once."""
+    directory = tmp_path_factory.mktemp("architectures")
+
+    def folder(name: str) -> Path:
+        out = directory / "folders" / name
+        if not out.exists():
+            checkpoint = write_checkpoint(directory / name, models()[name], parts=1 + len(name) % 3)
+            convert_hf(checkpoint, out, lengths=(1, 8, CHUNK))
+        return out
+
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_conversations_in_turn(name: str, folders: Folders) -> None:
+    """A chat, another, the chat's second turn, an edit in each part of its history, and the first again."""
+    engine = Engine(folders(name))
+    conversations = models()[name].conversations
+    first = len(conversations["first"].prompt)
+    cached = {}
+    for key in ("first", "short", "second_turn", "edit_in_answer", "edit_in_prompt", "first"):
+        cached[key] = engine.answer(conversations[key].prompt, conversations[key])
+    assert cached["second_turn"] == first + ANSWER_TOKENS - 1
+    whole = all(rows.reach is None for rows in engine.forward.new_cache()._shapes)
+    # With windows or convolutions the history goes on from the snapshot at the first prompt's end.
+    assert cached["edit_in_answer"] == (145 if whole else first)
+    assert cached["edit_in_prompt"] == (60 if whole else 0)
+    assert cached["first"] == first - 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_prompt_may_be_cut_anyhow(name: str, folders: Folders) -> None:
+    engine = Engine(folders(name))
+    expected = models()[name].conversations["first"]
+    for sizes in ((1, 2, 31, 5), (7,) * 17, (1,) * 40):
+        logits = engine.logits(expected.prompt, engine.forward.new_cache(), sizes)
+        np.testing.assert_allclose(logits, expected.logits[0], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_that_only_fill_up_a_fixed_length_change_nothing(name: str, folders: Folders) -> None:
+    """Calls of 1, 8 and 32 tokens only, unused rows full of rubbish: no state may come from those."""
+    engine = Engine(folders(name), lengths=(1, 8, CHUNK))
+    conversations = models()[name].conversations
+    for key in ("first", "second_turn", "edit_in_answer"):
+        engine.answer(conversations[key].prompt, conversations[key])
+    expected = conversations["first"]
+    for sizes in ((5, 3, 30), (31, 1, 2, 20)):
+        logits = engine.logits(expected.prompt, engine.forward.new_cache(), sizes)
+        np.testing.assert_allclose(logits, expected.logits[0], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_keys_and_values_in_float16(name: str, folders: Folders) -> None:
+    """Half the memory, an error of float16's size: the answer holds where its lead is larger."""
+    engine = Engine(folders(name), kv_fp16=True)
+    expected = models()[name].conversations["first"]
+    logits = engine.logits(expected.prompt, engine.forward.new_cache())
+    wanted = np.array(expected.logits[0])
+    assert np.abs(logits - wanted).max() < 0.02 * np.abs(wanted).max()
+    first, second = np.sort(wanted)[[-1, -2]]
+    if first - second > 0.1:
+        assert int(logits.argmax()) == expected.answer[0]

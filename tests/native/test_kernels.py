@@ -1,0 +1,244 @@
+"""The native kernels compute what numpy does in float64, in every shape, and refuse what does not fit."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends.hybrid.gate import apply_gate
+from backends.hybrid.kernels import NUMPY, Kernels, best_kernels
+from backends.hybrid.meta import Rope, RopeScaling
+from backends.hybrid.rope import RotaryTable
+
+TOLERANCE = 1e-5
+
+
+def exact_attention(
+    q: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float, window: int | None, cap: float | None
+) -> np.ndarray:
+    """Query by query, head by head, in float64."""
+    tokens, heads, head_dim = q.shape
+    kv_heads, length, _ = keys.shape
+    out = np.empty((tokens, heads, head_dim))
+    for token in range(tokens):
+        position = length - tokens + token
+        first = 0 if window is None else max(0, position - window + 1)
+        for head in range(heads):
+            of = head * kv_heads // heads
+            seen = slice(first, position + 1)
+            scores = keys[of, seen].astype(np.float64) @ q[token, head].astype(np.float64) * scale
+            if cap is not None:
+                scores = cap * np.tanh(scores / cap)
+            weights = np.exp(scores - scores.max())
+            out[token, head] = weights / weights.sum() @ values[of, seen].astype(np.float64)
+    return out
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(
+    ("tokens", "heads", "kv_heads", "head_dim", "length", "window", "cap"),
+    [
+        (1, 9, 3, 64, 1, None, None),
+        (1, 9, 3, 64, 777, None, None),
+        (1, 16, 4, 128, 1000, 256, None),
+        (1, 10, 2, 24, 333, None, 5.0),
+        (1, 7, 1, 8, 65, 64, None),
+        (1, 6, 6, 512, 300, 1000, None),
+        (2, 4, 2, 16, 2, None, None),
+        (7, 9, 3, 64, 7, None, None),
+        (64, 9, 3, 64, 500, None, None),
+        (33, 16, 4, 128, 400, 100, None),
+        (65, 10, 2, 24, 300, 17, 3.0),
+        (130, 6, 6, 40, 130, 5, None),
+        (97, 5, 5, 8, 1000, 1, None),
+    ],
+)
+def test_attention(
+    native: Kernels,
+    dtype: type,
+    tokens: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    length: int,
+    window: int | None,
+    cap: float | None,
+) -> None:
+    rng = np.random.default_rng(length)
+    q = rng.normal(size=(tokens, heads, head_dim)).astype(np.float32)
+    # Room for more than is there, full of rubbish, as in a cache that grows.
+    both: np.ndarray = rng.normal(size=(2, kv_heads, length + 9, head_dim)).astype(dtype)
+    keys, values = both[0], both[1]
+    keys[:, length:] = values[:, length:] = np.nan
+    scale = 1.7 / head_dim**0.5
+    out = np.full_like(q, np.nan)
+    expected = exact_attention(q, keys[:, :length], values[:, :length], scale, window, cap)
+    attention = native.attention(scale, window, cap, head_dim)
+    attention.attend(q, keys[:, :length], values[:, :length], out)
+    np.testing.assert_allclose(out, expected, atol=TOLERANCE)
+
+
+def test_scores_of_any_size_do_not_overflow(native: Kernels) -> None:
+    rng = np.random.default_rng(3)
+    for tokens in (1, 5):
+        q = rng.normal(size=(tokens, 2, 8)).astype(np.float32)
+        keys = rng.normal(size=(1, 70, 8)).astype(np.float32) * np.float32(1e4)
+        out = np.empty_like(q)
+        native.attention(10.0, None, None, 8).attend(q, keys, keys, out)
+        expected = exact_attention(q, keys, keys, 10.0, None, None)
+        np.testing.assert_allclose(out, expected, rtol=1e-4)
+
+
+def test_what_is_no_number_stays_none(native: Kernels) -> None:
+    """A damaged model must be noticed, not smoothed over."""
+    for tokens in (1, 5):
+        q = np.ones((tokens, 2, 8), np.float32)
+        keys = np.ones((1, 70, 8), np.float32)
+        keys[0, 3, 2] = np.nan
+        out = np.zeros_like(q)
+        native.attention(1.0, None, None, 8).attend(q, keys, keys, out)
+        assert np.isnan(out).any()
+
+
+def test_head_dims_that_native_code_does_not_take(native: Kernels) -> None:
+    rng = np.random.default_rng(4)
+    q, keys = rng.normal(size=(3, 2, 12)).astype(np.float32), rng.normal(size=(1, 9, 12)).astype(np.float32)
+    out = np.empty_like(q)
+    expected = exact_attention(q, keys, keys, 0.5, None, None)
+    native.attention(0.5, None, None, 12).attend(q, keys, keys, out)
+    np.testing.assert_allclose(out, expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("style", ["half", "interleaved"])
+@pytest.mark.parametrize(("rotary_dim", "head_dim"), [(64, 64), (20, 32), (6, 6), (2, 8)])
+def test_rotation(native: Kernels, style: Any, rotary_dim: int, head_dim: int) -> None:
+    scaling = RopeScaling(type="linear", parameters={"factor": 3.0})
+    rope = Rope(theta=1e4, rotary_dim=rotary_dim, style=style, scaling=scaling)
+    x = np.random.default_rng(5).normal(size=(5, 3, head_dim)).astype(np.float32)
+    expected = x.copy()
+    tables = RotaryTable(rope, head_dim), native.rotary(rope, head_dim)
+    for position in (0, 700, 3):
+        tables[0].rotate(expected, position)
+        tables[1].rotate(x, position)
+        np.testing.assert_allclose(x, expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("size", [1, 8, 13, 128])
+def test_norm_and_gate(native: Kernels, size: int) -> None:
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(4, 3, size)).astype(np.float32)
+    weight = rng.normal(size=size).astype(np.float32)
+    exact = x.astype(np.float64)
+    exact = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-5) * weight
+    native.rms_norm(x, weight, 1e-5)
+    np.testing.assert_allclose(x, exact, atol=TOLERANCE)
+    for shape in ((4, 3), (4, 3 * size)):
+        gate = (rng.normal(size=shape) * 40).astype(np.float32)
+        gated, expected = x.copy(), x.copy()
+        apply_gate(expected, gate.copy())
+        native.apply_gate(gated, gate)
+        np.testing.assert_allclose(gated, expected, atol=TOLERANCE)
+
+
+def test_half_precision(site: str) -> None:
+    """Every half there is, and the floats between two neighbours, as numpy rounds them."""
+    import rkserve_kernels
+
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    floats = np.empty(2**16, np.float32)
+    rkserve_kernels.from_half(halves, floats)
+    np.testing.assert_array_equal(floats, halves.astype(np.float32))
+    finite = np.sort(floats[np.isfinite(floats)])
+    between = np.concatenate([finite, (finite[:-1] + finite[1:]) / 2, [65519.9, 65520.1, 1e-9]])
+    between = between.astype(np.float32)
+    with np.errstate(over="ignore"):
+        expected = between.astype(np.float16)
+    rounded = np.empty(len(between), np.float16)
+    rkserve_kernels.to_half(between, rounded)
+    np.testing.assert_array_equal(rounded, expected)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 1000, 49152])
+@pytest.mark.parametrize("temperature", [0.01, 0.7, 1.5])
+def test_weights(native: Kernels, size: int, temperature: float) -> None:
+    logits = (np.random.default_rng(7).normal(size=size) * 20).astype(np.float32)
+    found = native.weights(logits, temperature)
+    np.testing.assert_allclose(found, NUMPY.weights(logits, temperature), rtol=1e-13, atol=1e-300)
+    assert found.max() == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_largest(native: Kernels, dtype: type) -> None:
+    rng = np.random.default_rng(8)
+    for values in (
+        rng.normal(size=50_000),
+        np.arange(50_000.0),
+        -np.arange(50_000.0),
+        np.round(rng.normal(size=50_000), 1),  # many equals
+        np.full(3000, -np.inf),
+    ):
+        values = values.astype(dtype)
+        for count in (0, 1, 40, 700):
+            expected = np.lexsort((np.arange(len(values)), -values))[:count]
+            np.testing.assert_array_equal(native.largest(values, count), expected)
+
+
+def test_arrays_that_do_not_fit_are_refused(site: str) -> None:
+    import rkserve_kernels as kernels
+
+    threads = kernels.threads(1)
+    q, keys, out = np.ones((2, 4, 8), "f"), np.ones((2, 9, 8), "f"), np.ones((2, 4, 8), "f")
+    wrong: list[tuple[Any, ...]] = [
+        (q.astype("d"), keys, keys, out),
+        (q, keys, keys.astype("e"), out),
+        (q, keys, keys[:, :8], out),
+        (q, keys[:, ::2], keys[:, ::2], out),
+        (q, keys[:, :, :4], keys[:, :, :4], out),
+        (q, keys[:, :1], keys[:, :1], out),
+        (q[:, :3], keys, keys, out[:, :3].copy()),
+        (q, keys, keys, out[:1]),
+        (q[..., ::2], keys, keys, out),
+        (q, keys[::-1], keys[::-1], out),
+        (q, keys, keys, out.transpose(1, 0, 2)),
+        (
+            np.ones((2, 4, 12), "f"),
+            np.ones((2, 9, 12), "f"),
+            np.ones((2, 9, 12), "f"),
+            np.ones((2, 4, 12), "f"),
+        ),
+    ]
+    for arrays in wrong:
+        with pytest.raises((TypeError, ValueError)):
+            kernels.attend(threads, *arrays, 1.0, 0, 0.0)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        kernels.attend(threads, q, keys, keys, out, 1.0, 0, 0.0)
+    with pytest.raises(ValueError, match="PyCapsule"):
+        kernels.attend(object(), q, keys, keys, q, 1.0, 0, 0.0)
+    for call, arguments in (
+        (kernels.rms_norm, (q, np.ones(7, "f"), 1e-5)),
+        (kernels.rotate, (q, np.ones((2, 5), "f"), np.ones((2, 5), "f"), False)),
+        (kernels.rotate, (q, np.ones((1, 4), "f"), np.ones((1, 4), "f"), False)),
+        (kernels.apply_gate, (q, np.ones(3, "f"))),
+        (kernels.to_half, (q, np.ones(63, "e"))),
+        (kernels.weigh_logits, (np.ones(5, "f"), np.ones(4), 1.0)),
+        (kernels.weigh_logits, (np.ones(5, "f"), np.ones(5), 0.0)),
+        (kernels.find_largest, (np.ones(5, "f"), np.ones(6, np.int64))),
+    ):
+        with pytest.raises(ValueError):
+            call(*arguments)
+    for count in (0, 65):
+        with pytest.raises(ValueError):
+            kernels.threads(count)
+
+
+def test_numpy_where_they_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rkserve_kernels", None)
+    monkeypatch.delitem(sys.modules, "backends.hybrid.native", raising=False)
+    importlib.invalidate_caches()
+    assert best_kernels(2) is NUMPY
+    assert NUMPY.name == f"numpy {np.__version__}"
