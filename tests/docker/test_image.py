@@ -38,6 +38,7 @@ ENTRIES = {
     "endless": {**RKLLM, "memory_mb": 100},
 }
 LOADING_MS = 90_000
+PATIENT = {"load_timeout_s": 1800, "stall_s": 1800, "heartbeat_s": 120}
 GRACE_S = 60  # more than the 10 s of `docker stop`, since all this is emulated
 
 
@@ -92,7 +93,7 @@ def state(docker: Engine, tmp_path_factory: pytest.TempPathFactory) -> State:
 @pytest.fixture(scope="module")
 def served(docker: Engine, state: State) -> Iterator[Container]:
     """A server in a container that is up."""
-    with running(docker, state.directory, state.mounts, idle_unload_s=0) as container:
+    with running(docker, state.directory, state.mounts, idle_unload_s=0, **PATIENT) as container:
         container.wait_until_up()
         yield container
 
@@ -153,7 +154,8 @@ def test_a_streamed_chat_on_the_hybrid_engine(served: Container, state: State) -
 def test_a_streamed_chat_on_the_rkllm_backend(served: Container, state: State) -> None:
     assert streamed(served, state, "npu") == (ANSWER, "stop")
     (started,) = [entry for entry in served.models(state.key) if entry["id"] == "npu"]
-    assert started["runtime"] == "1.3.1"
+    assert started["runtime"] == "librkllmrt 1.3.1"
+    assert (state.directory.parent / "lock" / "rkserve-npu.lock").exists()
 
 
 def test_who_runs_there(served: Container) -> None:
@@ -192,7 +194,7 @@ def test_it_stops_in_time_in_the_middle_of_an_answer(docker: Engine, served: Con
 
 
 def test_a_slow_load_makes_it_not_ready_but_healthy(docker: Engine, state: State) -> None:
-    with running(docker, state.directory, state.mounts, preload="slow") as container:
+    with running(docker, state.directory, state.mounts, preload="slow", **PATIENT) as container:
         container.wait_until_up()
         assert httpx2.get(f"{container.url}/ready", timeout=60).status_code == 503
         assert container.healthy()
