@@ -122,7 +122,15 @@ def options(state: Path, mounts: Mapping[Path, str], **settings: object) -> list
     """Return the options of `run`: as documented, with this directory as the volume, and these mounts."""
     nothing = state.parent / "nothing"  # see tests/arm64/machine.py: onnxruntime under emulation
     nothing.mkdir(exist_ok=True)
-    volumes = {state: "/var/lib/rkserve", nothing: "/sys/devices/system/cpu:ro", **mounts}
+    lock = state.parent / "lock"
+    lock.mkdir(exist_ok=True)
+    lock.chmod(0o1777)  # as on Debian, for every program that takes turns on the NPU
+    volumes = {
+        state: "/var/lib/rkserve",
+        nothing: "/sys/devices/system/cpu:ro",
+        lock: "/run/lock",
+        **mounts,
+    }
     return [
         *AS_DOCUMENTED,
         *needed_here(),
