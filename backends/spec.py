@@ -50,7 +50,8 @@ class RkllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     token ids where there is a tokenizer ("auto"), or always as text. runtime_bos: the BOS that the library
     itself puts before a text, left out of ours. last_token_cached: the last token of an answer that was cut
     short stands in the KV cache, too. clear_after_abort: only an emptied KV cache is sound after an abort.
-    context_reserve: tokens of the context that prompts may not take.
+    context_reserve: tokens of the context that prompts may not take. measure_prompts: where a text might be
+    too long for its answer and only the library can count it, have it do so first.
     """
 
     library: str | None = None
@@ -66,6 +67,7 @@ class RkllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     last_token_cached: bool = False
     clear_after_abort: bool = False
     context_reserve: int = 4
+    measure_prompts: bool = True
     prompt_cache: PromptCacheOptions | None = None
 
 

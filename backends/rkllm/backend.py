@@ -9,6 +9,7 @@ What counts as a generated token is as on the hybrid engine: every one, the end-
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from backends.rkllm.agreement import check
 from backends.rkllm.answer import Answer
 from backends.rkllm.capture import Capture
 from backends.rkllm.encoder import Encoded, Encoder
+from backends.rkllm.measuring import PromptMeter
 from backends.rkllm.parameters import Prompt
 from backends.rkllm.prompt_cache import PromptCache
 from backends.rkllm.run import Ended, Outcome
@@ -57,6 +59,8 @@ class RkllmBackend:
         self._session = session
         self._capture = capture
         self._images = images
+        self._meter = PromptMeter(session, last_token_cached=spec.rkllm.last_token_cached)
+        self._reuse_seen = False
         if images is not None:
             encoder.take_images(images.tokens_each)
         options = spec.rkllm
@@ -108,10 +112,9 @@ class RkllmBackend:
         if cancelled.is_set():
             return "cancelled", _NOTHING
         encoded = self._encoder.encode(params.prompt, self._context)
-        room = self._context.length - self._spec.rkllm.context_reserve - encoded.tokens
-        if room < 1:
+        if self._room(encoded.tokens) < 1:
             raise self._context.refusal(encoded.tokens if encoded.exact else f"about {encoded.tokens}")
-        limit = min(self._spec.max_tokens if params.max_tokens is None else params.max_tokens, room)
+        wanted = self._spec.max_tokens if params.max_tokens is None else params.max_tokens
         if params.adapter is not None:
             self._session.add_adapter(params.adapter)
         sink.prefill(0, encoded.tokens)  # not before: until then a worker that dies died of the adapter
@@ -121,6 +124,18 @@ class RkllmBackend:
             if with_images is None:
                 return "cancelled", _NOTHING
             prompt = with_images
+        measuring = None
+        if self._is_to_measure(encoded, wanted):
+            measuring, tokens = self._meter.measure(prompt, cancelled, params.adapter, params.owner)
+            if tokens is not None:
+                encoded = self._measured(encoded, tokens)
+            if cancelled.is_set():
+                return "cancelled", self._usage(encoded, measuring, 0, 1)
+            if self._room(encoded.tokens) < 1:
+                raise self._context.refusal(encoded.tokens)
+            sink.prefill(0, encoded.tokens)  # should it have to begin anew, it has its own time for that
+        # A limit that the worst case leaves is sure, whatever was guessed.
+        limit = min(wanted, max(self._room(encoded.tokens), self._room(encoded.most)))
         # An adapter has stops of its own, which come with each request.
         own_stops = self._spec.stop if params.adapter is None else []
         stops = [*self._encoder.stops, *own_stops, *params.stop]
@@ -135,6 +150,9 @@ class RkllmBackend:
             params.adapter,
             params.owner,
         )
+        if measuring is not None:
+            self._see_reuse(outcome, encoded, sink)
+            outcome = outcome.behind(measuring)
         if outcome.ended in (Ended.ITSELF, Ended.EOS, Ended.REPEATS):
             answer.finish()
         if outcome.ended is Ended.REPEATS:
@@ -193,6 +211,37 @@ class RkllmBackend:
         warning = PromptCache(Path(options.directory), key).prepare(self._session, encoded.prompt)
         return [] if warning is None else [warning]
 
+    def _room(self, prompt_tokens: int) -> int:
+        """Return how many tokens an answer may have behind so many of a prompt."""
+        return self._context.length - self._spec.rkllm.context_reserve - prompt_tokens
+
+    def _is_to_measure(self, encoded: Encoded, wanted: int) -> bool:
+        """Return whether an answer of so many tokens could overflow the context, for all that is known.
+
+        One token never does: the library takes no prompt that leaves no room for it.
+        """
+        unsure = not (encoded.exact or encoded.measured) and self._room(encoded.most) < wanted
+        return unsure and wanted > 1 and self._spec.rkllm.measure_prompts and self._meter.possible
+
+    def _measured(self, encoded: Encoded, tokens: int) -> Encoded:
+        """Return a prompt with the size that it was seen to have.
+
+        It is right to within one, and as much is left behind an answer: its last token needs no room.
+        """
+        self._encoder.measured(encoded, tokens)
+        return replace(encoded, tokens=tokens, most=tokens, measured=True)
+
+    def _see_reuse(self, outcome: Outcome, encoded: Encoded, sink: Sink) -> None:
+        """Tell the owner, once, where measuring prompts costs as much as computing them."""
+        again = outcome.prefilled or 0
+        if not self._reuse_seen and outcome.tokens and again > encoded.tokens // 2:
+            self._reuse_seen = True
+            sink.warn(
+                f"{self._spec.model_id} computes a prompt twice where it might not fit: the runtime does not "
+                "use what it has computed to count it. A tokenizer in the entry counts without; rkllm: "
+                "{measure_prompts: false} lets prompts be estimated, and an answer may overflow the context."
+            )
+
     def _usage(self, encoded: Encoded, outcome: Outcome, made: int, limit: int) -> Usage:
         """Return the counts of a run.
 
@@ -200,11 +249,15 @@ class RkllmBackend:
         how many were, or they may be another client's; nor is one that may be an error in the prompt's
         measured size. A run that ended by itself may have made an EOS token that it did not show.
         """
-        perf = outcome.perf
-        prefilled = perf.prefill_tokens if perf is not None and perf.prefill_tokens > 0 else None
-        prompt_tokens = (
-            encoded.tokens if encoded.exact else self._measured(outcome, prefilled, limit, encoded)
-        )
+        perf, prefilled = outcome.perf, outcome.prefilled
+        prompt_tokens = encoded.tokens
+        if not encoded.exact:
+            if outcome.cut_in_prefill:
+                prefilled = None  # of how many is not known
+            elif (tokens := self._meter.after(outcome, limit)) is not None:
+                prompt_tokens = self._measured(encoded, tokens).tokens
+            else:
+                prompt_tokens = prefilled or encoded.tokens
         if perf is not None and outcome.ended is Ended.ITSELF:
             made = max(made, perf.generate_tokens)
         cached = 0 if prefilled is None or outcome.foreign else max(0, prompt_tokens - prefilled)
@@ -215,22 +268,6 @@ class RkllmBackend:
             prefill_ms=1000 * outcome.prefill_s,
             decode_ms=1000 * outcome.decode_s,
         )
-
-    def _measured(self, outcome: Outcome, prefilled: int | None, limit: int, encoded: Encoded) -> int:
-        """Return a text prompt's tokens as the KV cache shows them after the run, to within one.
-
-        The last token made is chosen but not in the cache, unless the entry says so: where the library's own
-        EOS ended the run, that was none of those it has shown. A model without a KV cache shows nothing.
-        """
-        size = (self._session.kv_cache_size() if outcome.kv_tokens is None else outcome.kv_tokens) or 0
-        ended_by_eos = outcome.ended is Ended.ITSELF and outcome.tokens < limit
-        whole = ended_by_eos or self._spec.rkllm.last_token_cached
-        answer = outcome.tokens if whole else max(0, outcome.tokens - 1)
-        if size > answer:
-            tokens = max(size - answer, prefilled or 0)
-            self._encoder.measured(encoded, tokens)
-            return tokens
-        return prefilled or encoded.tokens
 
     def _refuse_unsupported(self, params: GenerateParams) -> None:
         sampling = params.sampling

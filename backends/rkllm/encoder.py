@@ -15,6 +15,7 @@ from pathlib import Path
 from backends import prompts
 from backends.base import BackendError, Span
 from backends.prompts import Context, read_tokenizer
+from backends.rkllm import estimate
 from backends.rkllm.estimate import Estimator
 from backends.rkllm.multimodal import image_order, with_text
 from backends.rkllm.prompt import flatten
@@ -25,12 +26,15 @@ from backends.spec import ModelSpec
 class Encoded:
     """A prompt as the library takes it. tokens: its length, an estimate where `exact` is False.
 
-    images: the numbers of those whose marks stand in the text, in their order there.
+    most: it has for sure no more. measured: tokens is what another run of it was seen to have. images: the
+    numbers of those whose marks stand in the text, in their order there.
     """
 
     prompt: Sequence[int] | str
     tokens: int
+    most: int
     exact: bool
+    measured: bool = False
     images: Sequence[int] = ()
 
 
@@ -104,7 +108,7 @@ class Encoder:
         ids = [*token_ids]
         if ending and ids[-len(ending) :] != ending:
             ids += ending
-        return Encoded(ids, len(ids), exact=True)
+        return Encoded(ids, len(ids), len(ids), exact=True)
 
     def encode(self, prompt: Sequence[Span], context: Context) -> Encoded:
         """Return a prompt for the library, longer than the context too.
@@ -148,12 +152,15 @@ class Encoder:
         else:
             around = with_text(prompt, marks.start + marks.end)
             tokens += len(prompts.encode(self.tokenizer, around, context))
-        return Encoded(text, tokens, exact=False, images=images)
+        most = self._estimator.most(text) + len(images) * (
+            self._image_tokens + estimate.most(marks.start) + estimate.most(marks.end)
+        )
+        return Encoded(text, tokens, most, exact=False, images=images)
 
     def _ids(self, prompt: Sequence[Span], context: Context) -> Encoded:
         assert self.tokenizer is not None
         ids = prompts.encode(self.tokenizer, prompt, context)
-        return Encoded(ids, len(ids), exact=True)
+        return Encoded(ids, len(ids), len(ids), exact=True)
 
     def _text(self, prompt: Sequence[Span], context: Context) -> Encoded:
         """Return a prompt as text. Its tokens: as the library will count them, which spells out all of it."""
@@ -162,6 +169,8 @@ class Encoder:
         if self._runtime_bos is not None:
             text, added = text.removeprefix(self._runtime_bos), 1
         if self.tokenizer is None:
-            return Encoded(text, self._estimator.tokens(text) + added, exact=False)
+            most = self._estimator.most(text)
+            tokens = min(self._estimator.tokens(text) + added, most)
+            return Encoded(text, tokens, most, exact=False, measured=self._estimator.knows(text))
         ids = prompts.encode(self.tokenizer, [Span(text, True)], context)
-        return Encoded(text, len(ids) + added, exact=True)
+        return Encoded(text, len(ids) + added, len(ids) + added, exact=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -54,6 +54,33 @@ class Outcome:
     decode_s: float
     kv_tokens: int | None = None
     foreign: bool = False
+
+    @property
+    def prefilled(self) -> int | None:
+        """How many tokens of the prompt were computed, None where the library did not say."""
+        return None if self.perf is None or self.perf.prefill_tokens <= 0 else self.perf.prefill_tokens
+
+    @property
+    def cut_in_prefill(self) -> bool:
+        """Whether it was ended before its first token."""
+        return self.ended is not Ended.ITSELF and not self.tokens
+
+    def behind(self, measuring: Outcome) -> Outcome:
+        """Return what this run comes to for a client, another one having measured its prompt before it.
+
+        Prefilled is what either had to: mostly the first, and the second where it could not use that again.
+        """
+        perf = self.perf
+        if perf is not None:
+            told = self.prefilled is not None and measuring.prefilled is not None
+            prefilled = max(self.prefilled or 0, measuring.prefilled or 0) if told else 0
+            perf = Perf(prefilled, perf.generate_tokens)
+        return replace(
+            self,
+            perf=perf,
+            prefill_s=measuring.prefill_s + measuring.decode_s + self.prefill_s,
+            foreign=measuring.foreign or self.foreign,
+        )
 
 
 class Run:

@@ -240,6 +240,7 @@ class RkllmBlock(Block):
     last_token_cached: Flag = False
     clear_after_abort: Flag = False
     context_reserve: Annotated[int, Strict(), Field(ge=0, le=1024)] = 4
+    measure_prompts: Flag = True
     prompt_cache: Flag = False
     structured: Annotated[Literal["off", "best_effort"], BeforeValidator(_off_word)] = "off"
     lora: Lora | None = None

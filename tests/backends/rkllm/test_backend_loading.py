@@ -102,5 +102,5 @@ def test_a_library_of_another_version_is_not_opened(
     with pytest.raises(BackendError, match=r"1\.2\.3") as caught:
         start(options(spec, library=str(old)))
     assert caught.value.code == "runtime_version_mismatch"
-    with pytest.raises(BackendError, match="RKSERVE_RUNTIME_DIRS"):
+    with pytest.raises(BackendError, match="rkserve runtime install"):
         start(options(spec, library=None))

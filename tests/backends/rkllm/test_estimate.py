@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,38 @@ def test_old_prompts_are_forgotten() -> None:
         estimator.learn(f"{number:03} {FOX * 100}", 10)
     assert estimator.tokens(f"099 {FOX * 100}") < 20
     assert estimator.tokens(f"000 {FOX * 100}") > 1000
+
+
+@cache
+def _tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(tokenizer_file()))
+
+
+def _tokens(text: str) -> int:
+    return len(_tokenizer().encode(text, add_special_tokens=False).ids)
+
+
+@pytest.mark.parametrize("text", [*TEXTS.values(), "\u0958\ufdfa\uac00 " * 20], ids=[*TEXTS, "composed"])
+def test_the_most_is_never_less(text: str) -> None:
+    estimator = Estimator()
+    assert estimator.most(text) >= len(text.encode()) >= _tokens(text)
+    # Cut within words, signs and numbers, as texts are that begin like one that was measured.
+    for at in range(len(text) // 3, len(text) // 2, 97):
+        for known in (text[:at], text[:at] + "ing else"):
+            estimator.learn(known, _tokens(known))
+            assert estimator.most(text) >= _tokens(text)
+
+
+def test_normal_forms_can_be_longer() -> None:
+    assert estimate.most("\u0958") == 6  # two characters in NFC
+    assert estimate.most("\ufdfa") == 33  # eighteen in NFKC
+
+
+def test_a_measured_text_is_known_and_a_longer_one_takes_its_bytes_more() -> None:
+    estimator = Estimator()
+    assert not estimator.knows(FOX * 100)
+    estimator.learn(FOX * 100, 900)
+    assert estimator.knows(FOX * 100)
+    assert estimator.most(FOX * 100) == 901
+    assert estimator.most(FOX * 100 + " And so on.") == 901 + len(" dog. And so on.")
+    assert estimator.most(FOX[:30]) == len(FOX[:30]) + 8

@@ -57,6 +57,7 @@ def test_every_key_under_rkllm(tmp_path: Path) -> None:
         "last_token_cached": True,
         "clear_after_abort": True,
         "context_reserve": 9,
+        "measure_prompts": False,
         "prompt_cache": True,
     }
     model = entry(**RKLLM, rkllm=keys, runtime=">=1.3.1", runtime_check="warn")
@@ -76,6 +77,7 @@ def test_every_key_under_rkllm(tmp_path: Path) -> None:
         last_token_cached=True,
         clear_after_abort=True,
         context_reserve=9,
+        measure_prompts=False,
         prompt_cache=PromptCacheOptions(directory=str(tmp_path / "example" / "prompt-cache"), prefix=prefix),
     )
 
