@@ -20,8 +20,8 @@ WATCH_S = 0.5
 SECOND_KILL = 0.4  # how often, of all kills
 # How long a new worker is looked for, and in what time from its start it is killed.
 LOOKS, LOOK_S, LOAD_S = 100, 0.05, 1.0
-# The server may be held up by a busy machine; for so long it would be taken for hung.
-WORST_HEALTH_S = 10.0
+# A busy machine may hold up the server and this program; the service's watchdog waits for so long.
+WORST_HEALTH_S = 30.0
 _WAYS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP, signal.SIGKILL, signal.SIGABRT)
 
 
