@@ -33,6 +33,10 @@ class HybridOptions(msgspec.Struct, frozen=True, kw_only=True):
     meta: str | None = None
 
 
+STOPPED_FILE = "stopped"
+"""In a prompt cache's directory: whoever ended the worker that was making or loading it did so on purpose."""
+
+
 class PromptCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A file for the KV cache of a prompt's fixed beginning. directory: where it may lie, also if missing."""
 

@@ -3,7 +3,8 @@
 Used right after a model has been loaded, and never later: saving and loading one replace what the KV cache
 holds. The vendor's library refuses that for some models and may die of it for others, or of a file that is
 damaged. So a record beside the file says what is about to be done before it is done: an attempt that did not
-come to its end, or was refused, is not made again.
+come to its end, or was refused, is not made again. One that the server has ended because it was told to stop
+is: it leaves a file that says so.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import msgspec
 
 from backends.base import EngineLost
 from backends.rkllm.session import Session
+from backends.spec import STOPPED_FILE
 
 RECORD_FILE = "record.json"
 FEWEST_TOKENS = 16
@@ -70,6 +72,10 @@ class PromptCache:
     def _prepare(self, session: Session, prompt: Sequence[int] | str) -> str | None:
         self.directory.mkdir(parents=True, exist_ok=True)
         record = self._read()
+        stopped = self.directory / STOPPED_FILE
+        if stopped.exists():
+            record = None if record is None else _undone(record)
+            stopped.unlink()
         if record is not None and record.key == self.key:
             if record.state in ("saving", "loading"):
                 what = "saving" if record.state == "saving" else "loading"
@@ -141,6 +147,16 @@ class PromptCache:
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, path)
+
+
+def _undone(record: Record) -> Record | None:
+    """Return what was known before the attempt that a record tells of."""
+    match record.state:
+        case "saving":
+            return None
+        case "loading":
+            return msgspec.structs.replace(record, state="saved")
+    return record
 
 
 def _sha256(path: Path) -> str:

@@ -11,12 +11,12 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
-import msgspec
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Message, Receive, Scope, Send
 
 from server.errors import ApiError, InternalError
 from server.http.clients import ClientGone
+from server.http.json_line import json_line
 from server.http.record import Record, record_of
 
 DONE = b"data: [DONE]\n\n"
@@ -82,7 +82,7 @@ class EventStream(EventSourceResponse):
                 raise  # it becomes a response of its own
             failure = _failure(error)
             self._record.code = failure.code
-            yield b"data: " + msgspec.json.encode(failure.body()) + b"\n\n"
+            yield b"data: " + json_line(failure.body()) + b"\n\n"
 
 
 class HeldStart:

@@ -34,12 +34,12 @@ _WORDS = {
     "dict_type": "must be an object",
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
-    "greater_than": "must be greater than {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than": "must be less than {lt:g}",
-    "less_than_equal": "must be at most {le:g}",
-    "too_short": "must have at least {min_length}, and has {actual_length}",
-    "too_long": "must have at most {max_length}, and has {actual_length}",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "too_short": "must have at least {min_length} entries, and has {actual_length}",
+    "too_long": "must have at most {max_length} entries, and has {actual_length}",
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
     "literal_error": "must be {expected}",
@@ -92,7 +92,9 @@ def first_problem(problems: Sequence[Mapping[str, Any]]) -> InvalidRequest:
     if kind == "json_invalid":
         return InvalidRequest(f"the body is not valid JSON: {context['error']}")
     words = _WORDS.get(kind)
-    said = words.format(**context) if words else _lower_first(problem["msg"])
+    if kind == "too_short" and context["min_length"] == 1:
+        words = "must not be empty"
+    said = words.format(**_readable(context)) if words else _lower_first(problem["msg"])
     message = f"{param} {said}" if param else f"the body {said}"
     if len(problems) > 1:
         message += f" (and {len(problems) - 1} more like this)" if len(problems) > 2 else " (and one more)"
@@ -106,6 +108,14 @@ def field_path(location: Sequence[str | int]) -> str:
     """
     parts = (str(part) for part in location)
     return ".".join(part for part in parts if not _TAG.fullmatch(part))[:_LONGEST_PARAM]
+
+
+def _readable(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a problem's values with whole numbers written as such: 2147483648, not 2147483648.0."""
+    return {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in context.items()
+    }
 
 
 def _lower_first(message: str) -> str:

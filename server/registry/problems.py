@@ -171,7 +171,8 @@ def _allowed(kind: str, message: str, context: Mapping[str, Any], value: object)
         case "tuple_type":
             return f"must be a list, not {shown}"
         case "too_short":
-            return f"must have {context['min_length']} items or more"
+            fewest = context["min_length"]
+            return "must not be empty" if fewest == 1 else f"must have {fewest} items or more"
         case "too_long":
             return f"must have {context['max_length']} items at most"
         case "model_type" | "model_attributes_type" | "dict_type":

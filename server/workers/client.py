@@ -46,6 +46,7 @@ from server.workers.failure import RunNotBegun, error_of, load_error_of
 from server.workers.hang_detector import HangDetector
 from server.workers.pending import Pending, RunEvent
 from server.workers.process import WorkerProcess
+from server.workers.stopped_load import note_stopped_load
 from server.workers.timeouts import Timeouts, most_tokens
 
 __all__ = ["RunEvent", "WorkerClient"]
@@ -199,6 +200,12 @@ class WorkerClient(asyncio.Protocol):
         """End the worker now; whoever waits for it gets `error`. `why` goes into the log, else the error."""
         self._ending.kill(error, why or error.message)
         self._settle(error)
+
+    def stop(self, error: ApiError, why: str) -> None:
+        """Do what `kill` does, because the server is to stop: no load that this ends has failed."""
+        if self.info is None and not self.ending:
+            note_stopped_load(self._spec)
+        self.kill(error, why)
 
     # asyncio.Protocol
 

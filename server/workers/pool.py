@@ -199,7 +199,7 @@ class Pool:
         )
         client.gone.add_done_callback(lambda _: self._client_gone(slot))
         if self._closing is not None:
-            client.kill(self._closing, STOPPING)
+            client.stop(self._closing, STOPPING)
         info = await client.loaded()
         logger.info("loaded %s on %s, pid %d", entry.id, info.runtime, client.pid)
         for warning in info.warnings:
@@ -245,13 +245,13 @@ class Pool:
             if slot.idle:
                 slot.client.unload()
             elif not slot.loaded and not slot.ending:
-                slot.client.kill(error, STOPPING)
+                slot.client.stop(error, STOPPING)
 
     def kill(self, error: ApiError) -> None:
         """End every worker now; runs under way end with `error`."""
         for slot in self.slots:
             if slot.client is not None:
-                slot.client.kill(error, STOPPING)
+                slot.client.stop(error, STOPPING)
 
     def going(self) -> list[asyncio.Future[None]]:
         """Return a future for each worker, done when it is gone."""

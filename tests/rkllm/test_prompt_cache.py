@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import openai
 import pytest
 
 from tests.rkllm.board import Board, Server, add_tokenizer
+from tests.serving import PATIENCE
 
 SYSTEM = "You answer for a small museum of bridges, in one short sentence, and politely. " * 3
 ENTRY: dict[str, Any] = {
@@ -93,3 +97,30 @@ def test_a_hang_is_remembered_too(tmp_path: Path) -> None:
         assert caught.value.code == "backend_timeout"
         cached(server)
     assert saves(board) == 1
+
+
+@pytest.mark.parametrize("at", ["save_cache", "load_cache"])
+def test_a_server_that_is_stopped_meanwhile_does_not_give_the_cache_up(tmp_path: Path, at: str) -> None:
+    began = tmp_path / "began"
+    board = make(tmp_path / "board", faults=[{"at": at, "kind": "hang", "once": str(began)}])
+    if at == "load_cache":
+        with board.serve() as server:
+            cached(server)
+    with board.serve() as server:
+        client = threading.Thread(target=ask_in_vain, args=(server,))
+        client.start()
+        deadline = time.monotonic() + 60 * PATIENCE
+        while not began.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert began.exists()
+    client.join()
+    with board.serve() as server:
+        tokens, reused = cached(server)
+        assert tokens > reused > 40
+        assert server.model("m")["warnings"] == []
+    assert saves(board) == (2 if at == "save_cache" else 1)
+
+
+def ask_in_vain(server: Server) -> None:
+    with contextlib.suppress(openai.APIError):
+        cached(server)

@@ -297,3 +297,22 @@ def test_with_a_tokenizer_images_still_go_in_as_text_and_other_chats_as_ids(tmp_
     assert runs[0]["input"]["prompt"] == "<|im_start|>user\n<image>a cat?<|im_end|>\n<|im_start|>assistant\n"
     assert usage is not None
     assert abs(usage.prompt_tokens - len(runs[0]["input"]["ids"])) <= 1
+
+
+def test_a_long_text_with_an_image_never_overflows_the_context(tmp_path: Path) -> None:
+    board = board_with_encoder(
+        tmp_path,
+        packaged(context_length=600, max_tokens=500),
+        tokenizer="bytes",
+        answers=[{"events": ["y"], "repeat": -1}],
+    )
+    picture = image_part(saved(quadrants()))
+    with board.serve(repeat_guard="off") as server:
+        answer = chat(server, [user(picture, text("x" * 250))])
+    assert board.calls("context_shift") == []
+    measuring, run = board.calls("rkllm_run")
+    assert measuring["input"] == run["input"]
+    tokens = len(run["input"]["ids"])
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (tokens, 600 - 4 - tokens)
+    assert board.calls("rkllm_clear_kv_cache") == []

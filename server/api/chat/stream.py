@@ -10,23 +10,20 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-import msgspec
-
 from backends.protocol import Delta, Finished
 from server.api.chat.answer import ResponseHead, finish_reason, logprobs_object, usage_object
 from server.generation.answer import Counts
 from server.generation.events import Reasoning, describe
 from server.generation.generation import Answering
+from server.http.json_line import json_line
 from server.http.sse import DONE
-
-_encode = msgspec.json.Encoder().encode
 
 
 class ChunkWriter:
     """Writes the events of one response. Pure. `usage`: chunks say `usage: null`, and one more tells it."""
 
     def __init__(self, head: ResponseHead, fingerprint: str | None, *, usage: bool) -> None:
-        self._start = b"data: " + _encode(
+        self._start = b"data: " + json_line(
             {
                 "id": head.id,
                 "object": "chat.completion.chunk",
@@ -47,11 +44,11 @@ class ChunkWriter:
     ) -> bytes:
         """Return a chunk of one choice."""
         choices = [{"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}]
-        return self._start + b',"choices":' + _encode(choices) + self._end
+        return self._start + b',"choices":' + json_line(choices) + self._end
 
     def usage(self, counts: Counts) -> bytes:
         """Return the chunk that tells the usage. It has no choices."""
-        return self._start + b',"choices":[],"usage":' + _encode(usage_object(counts)) + b"}\n\n"
+        return self._start + b',"choices":[],"usage":' + json_line(usage_object(counts)) + b"}\n\n"
 
 
 class ChatStream:
@@ -94,7 +91,7 @@ class ChatStream:
                             index, {"content": event.text}, logprobs=logprobs_object(event.logprobs)
                         )
                     elif event.text:
-                        yield b"%s%s%s" % (ends[0], _encode(event.text), ends[1])
+                        yield b"%s%s%s" % (ends[0], json_line(event.text), ends[1])
                 elif isinstance(event, Reasoning):
                     counts.reasoning_tokens += event.tokens
                     if event.text:

@@ -14,7 +14,7 @@ import pytest
 
 from backends.base import BackendError, Span
 from backends.rkllm.loading import load
-from backends.spec import ModelSpec, PromptCacheOptions, RkllmOptions
+from backends.spec import STOPPED_FILE, ModelSpec, PromptCacheOptions, RkllmOptions
 from tests.standin.rkllm.build import build
 from tests.standin.rkllm.model_file import calls, write_model
 from tests.tiny import tiny_tokenizer
@@ -225,3 +225,26 @@ def test_a_library_without_prompt_caches(model: Model, tmp_path: Path) -> None:
     (warning,) = model.load()
     assert "no such functions" in warning
     assert model.tried == (0, 0)
+
+
+def test_an_attempt_that_was_stopped_on_purpose_is_made_again(model: Model) -> None:
+    model.load()
+    stopped = model.cache / STOPPED_FILE
+    for state, tried in (("loading", (1, 1)), ("saving", (2, 1))):
+        model.record_file.write_text(json.dumps(model.record() | {"state": state}))
+        stopped.touch()
+        assert model.load() == []
+        assert (model.tried, model.record()["state"], stopped.exists()) == (tried, "saved", False)
+    # One stop is not an excuse for what comes after it.
+    model.record_file.write_text(json.dumps(model.record() | {"state": "loading"}))
+    (warning,) = model.load()
+    assert "ended the runtime" in warning
+
+
+def test_a_refusal_is_none_the_less_one_for_a_stop(model: Model) -> None:
+    model.write(prompt_cache="refuse")
+    model.load()
+    (model.cache / STOPPED_FILE).touch()
+    (warning,) = model.load()
+    assert "does not save it" in warning
+    assert model.tried == (1, 0)

@@ -31,6 +31,20 @@ def events(text: str) -> list[Any]:
     return found
 
 
+async def test_no_character_of_a_text_ends_a_line(served: Served) -> None:
+    # Every character at which str.splitlines cuts, as httpx's iter_lines does.
+    text = "a\u2028b\u2029c\u0085d\r\n\x0b\x0c\x1c\x1d\x1e 世界"
+    served.dispatcher.statuses = [loaded("tiny")]
+    served.dispatcher.script = says(text, text)
+    response = await served.chat(stream=True)
+    told = [
+        json.loads(line.removeprefix("data: "))["choices"][0]["delta"].get("content")
+        for line in response.text.splitlines()
+        if line.startswith("data: {")
+    ]
+    assert [content for content in told if content] == [text, text]
+
+
 async def test_a_stream_is_role_pieces_reason_and_done(served: Served) -> None:
     served.dispatcher.statuses = [loaded("tiny")]
     served.dispatcher.script = says("Hel", "lo", '\n\u2028"\\', "世界")

@@ -146,3 +146,8 @@ async def test_the_document_tells_of_it(served: Served) -> None:
     document = (await served.client.get("/openapi.json")).json()
     assert "EmbeddingsRequest" in document["components"]["schemas"]
     assert "post" in document["paths"]["/v1/embeddings"]
+
+
+async def test_a_limit_is_written_as_a_number(served: Served) -> None:
+    error = (await post(served, input=[2**31])).json()["error"]
+    assert error["message"] == "input.0 must be less than 2147483648"
