@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
 
 QUESTION = "What is the capital of France?"
 ANSWER = "Grüße von der NPU 🙂: 玉山"
-LARGEST_MB = 530
+LARGEST_MB = 450
 SHARED = {"template": "chatml", "context_length": 512, "license": {"id": "Apache-2.0"}}
 RKLLM = {"backend": "rkllm", "file": "m.rkllm", "runtime": "==1.3.1", "eos": ["<|im_end|>"], **SHARED}
 ENTRIES = {
