@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import openai
 import pytest
@@ -30,13 +29,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Board, Se
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_endless_answer_ends_where_the_context_does(served: tuple[Board, Server], stream: bool) -> None:
     board, server = served
-    question: dict[str, Any] = {"role": "user", "content": f"{stream:d}" + "x" * 349}
+    content = f"{stream:d}" + "x" * 349
     before = len(board.calls("rkllm_run"))
     if stream:
         chunks = list(
             server.client.chat.completions.create(
                 model="m",
-                messages=[question],  # type: ignore[list-item]  # a plain dict, as most people write it
+                messages=[{"role": "user", "content": content}],
                 stream=True,
                 stream_options={"include_usage": True},
             )
@@ -45,7 +44,7 @@ def test_an_endless_answer_ends_where_the_context_does(served: tuple[Board, Serv
         usage = chunks[-1].usage
         reason = chunks[-2].choices[0].finish_reason
     else:
-        answer = server.ask("m", question["content"])
+        answer = server.ask("m", content)
         text, usage = answer.choices[0].message.content or "", answer.usage
         reason = answer.choices[0].finish_reason
     assert board.calls("context_shift") == []

@@ -250,7 +250,7 @@ def test_a_request_nobody_wants_any_more_is_not_encoded_to_its_end(
     shown = [Image(saved(picture), "x") for picture in (PICTURE, OTHER)]
     params = GenerateParams(prompt=[], sampling=Sampling(), images=shown)
     sink = ListSink()
-    encoded = Encoded("<image><image>", 400, most=400, exact=False, images=(0, 1))
+    encoded = Encoded("<image><image>", 400, 500, exact=False, images=(0, 1))
     before = len(log(tmp_path / "encoder.rknn", "inference"))
     prompt = images.prompt(encoded, params, sink, cancelled)
     assert prompt is not None
