@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -13,11 +15,16 @@ from backends.hybrid.folder import read_folder
 from backends.hybrid.forward import Forward
 from backends.hybrid.kernels import NUMPY, Kernels
 from backends.hybrid.kv_cache import KVCache
+from backends.hybrid.meta import License
 from backends.hybrid.ort import OrtExecutor
+from convert.architectures import ARCHITECTURES
 from convert.hf import convert_hf
+from convert.hf_config import Config
+from convert.writer import Papers, write_folder
 from tests.backends.hybrid.test_forward import FixedLengths
 from tests.convert.checkpoints import write_checkpoint
 from tests.oracle.architectures import ANSWER_TOKENS, STEPS, Conversation, models
+from tests.tiny import tiny_tokenizer
 
 TOLERANCE = 1e-3
 CHUNK = 32
@@ -144,3 +151,28 @@ def test_keys_and_values_in_float16(name: str, folders: Folders) -> None:
     first, second = np.sort(wanted)[[-1, -2]]
     if first - second > 0.1:
         assert int(logits.argmax()) == expected.answer[0]
+
+
+def test_a_gate_for_each_element_does_what_one_for_each_head_does(tmp_path: Path) -> None:
+    """LFM3 with each row of its gates' projections repeated for all of a head's elements answers the same."""
+    oracle = models()["lfm3"]
+    config = Config(oracle.config)
+    heads = ARCHITECTURES["lfm3"](config)
+    kinds = {name: msgspec.structs.replace(kind, gate="element") for name, kind in heads.attention.items()}
+    model = dataclasses.replace(heads, attention=kinds)
+    weights = {
+        name: np.repeat(weight, model.head_dim, axis=0) if "g_proj" in name else weight
+        for name, weight in oracle.weights().items()
+    }
+    papers = Papers(
+        name="gated",
+        tokenizer=tiny_tokenizer(),
+        chat_template=None,
+        eos_token_ids=[2],
+        license=License(id="MIT", notice="random weights"),
+        source={},
+        lengths=(1, 8, CHUNK),
+    )
+    write_folder(tmp_path, model, weights.__getitem__, papers)
+    expected = oracle.conversations["first"]
+    Engine(tmp_path).answer(expected.prompt, expected)
