@@ -17,8 +17,8 @@ def json_line(value: Any) -> bytes:
     and Python's splitlines, by which clients such as httpx find the end of a line, cuts there.
     """
     data = _encode(value)
-    if not data.isascii():
-        for raw, escaped in _BREAKS:
-            if raw in data:
-                data = data.replace(raw, escaped)
+    if data.isascii():
+        return data
+    for raw, escaped in _BREAKS:
+        data = data.replace(raw, escaped)
     return data
