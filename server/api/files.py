@@ -25,7 +25,7 @@ from server.store.parts import Part, parts_there
 
 router = APIRouter()
 
-CHUNK_BYTES = 2**20
+CHUNK_BYTES = 2**16  # what each reader that has stopped reading keeps in memory, twice
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})?")
 
 

@@ -59,6 +59,7 @@ def add(
     """Write an entry for a .rkllm model into your models.yaml, and print it. Nothing else there changes."""
     from server.store.draft import Draft
 
+    _check_text(what, tokenizer, template, license, file, *(eos or ()))
     settings = settings_for({"models_file": models_file, "models_dir": models_dir})
     registry = registry_for(settings)
     draft = Draft(
@@ -90,6 +91,24 @@ def add(
     say("a running server takes the entry up when it is started again, or on systemctl reload rkserve")
 
 
+def _check_text(*arguments: str | None) -> None:
+    """Raise CommandError for a name that is no UTF-8: models.yaml, which is, could not hold it."""
+    for argument in arguments:
+        if argument is not None and not _is_text(argument):
+            shown = argument.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+            raise CommandError(
+                f"{shown} is no UTF-8 text, and cannot stand in models.yaml: rename it", exit_code=2
+            )
+
+
+def _is_text(argument: str) -> bool:
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _from_file(draft: Draft, path: Path) -> None:
     from server.store.draft import id_for
 
@@ -99,6 +118,7 @@ def _from_file(draft: Draft, path: Path) -> None:
             "an entry"
         )
     draft.file = str(path.resolve())
+    _check_text(draft.file)
     draft.size_bytes = path.stat().st_size
     draft.id = id_for(path.name)
 

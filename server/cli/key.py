@@ -17,7 +17,7 @@ from server.cli.context import settings_for
 from server.cli.keys_file import changing, read_lines
 
 KEY_BYTES = 32
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@-]{0,63}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@-]{0,63}(?<! )")
 
 app = typer.Typer(
     help="Make, list and revoke the API keys of this server.",

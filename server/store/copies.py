@@ -12,8 +12,10 @@ import httpx2
 
 from server.store.errors import StoreError, TransferFailed
 from server.store.manifest import MANIFEST_FILE, MOST_MANIFEST_BYTES, FileManifest, Manifest, decode_manifest
+from server.store.transfer import UNUSABLE
 
 TRIES = 4
+MOST_MESSAGE_BYTES = 2**16
 T = TypeVar("T")
 
 
@@ -131,7 +133,7 @@ def open_copy(client: httpx2.Client, place: str, model: str, main: str, key: str
     main: what manifests call the model's own file. key: for another rkserve.
     """
     if place.startswith(("http://", "https://")):
-        path = httpx2.URL(place).path.rstrip("/")
+        path = _parsed(place).path.rstrip("/")
         if path in ("", "/v1"):
             return OtherServer(client, place, model, key)
         return Address(client, place, main)
@@ -139,6 +141,16 @@ def open_copy(client: httpx2.Client, place: str, model: str, main: str, key: str
         hint = "" if "/" in place else f"; another rkserve is named as http://{place}"
         raise StoreError(f"there is no {place} here{hint}")
     return Disk(Path(place), main)
+
+
+def _parsed(place: str) -> httpx2.URL:
+    try:
+        url = httpx2.URL(place)
+    except httpx2.InvalidURL as error:
+        raise StoreError(f"{place} is no address: {error}") from error
+    if not url.host:
+        raise StoreError(f"{place} is no address: it names no machine, as http://192.168.1.20:8000 does")
+    return url
 
 
 def _get(client: httpx2.Client, url: str, headers: dict[str, str]) -> httpx2.Response:
@@ -171,8 +183,9 @@ def _read_range(
                     f"{_host(url)} sends no parts of files (it has no ranges), only whole ones"
                 )
             if response.status_code not in (200, 206):
-                response.read()
-                raise TransferFailed(f"{_host(url)} says {response.status_code}: {_message(response)}")
+                raise TransferFailed(
+                    f"{_host(url)} says {response.status_code}: {_message(_short(response))}"
+                )
             expected = f"bytes {offset}-{offset + length - 1}/{size_bytes}"
             if response.status_code == 206 and response.headers.get("content-range") != expected:
                 raise TransferFailed(
@@ -203,12 +216,24 @@ def _persistently(ask: Callable[[], T], url: str) -> T:
                     "address right? What has been fetched is kept: start again to go on with it"
                 ) from error
             time.sleep(0.5 * 2**number)
+        except UNUSABLE as error:
+            raise TransferFailed(f"{_host(url)} cannot be used: {error}") from error
     raise AssertionError  # the last try returns or raises
 
 
 def _host(url: str) -> str:
     parsed = httpx2.URL(url)
     return parsed.host if parsed.port is None else f"{parsed.host}:{parsed.port}"
+
+
+def _short(response: httpx2.Response) -> httpx2.Response:
+    """Return an error's response with as much of its text as is worth showing; a liar sends without end."""
+    content = bytearray()
+    for chunk in response.iter_raw():
+        content += chunk
+        if len(content) > MOST_MESSAGE_BYTES:
+            break
+    return httpx2.Response(response.status_code, content=bytes(content))
 
 
 def _message(response: httpx2.Response) -> str:

@@ -7,6 +7,7 @@ server. HF_ENDPOINT names a mirror, HF_TOKEN a login, as for every program that 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,11 @@ from typing import Any
 import httpx2
 
 from server.store.errors import TransferFailed
-from server.store.transfer import Locate, Place
+from server.store.transfer import UNUSABLE, Locate, Place
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHA1 = re.compile(r"[0-9a-f]{40}")
+MOST_FILE_BYTES = 2**44  # far above any model: a number beyond it is no size
 
 
 @dataclass(frozen=True)
@@ -61,16 +66,8 @@ class Hub:
             )
         if not info.sha:
             raise TransferFailed(f"{self.endpoint} does not say at which commit {name} is: it is no hub")
-        files = {
-            file.rfilename: RepoFile(
-                file.rfilename,
-                (file.size if file.lfs is None else file.lfs.size) or 0,
-                None if file.lfs is None else file.lfs.sha256,
-                None if file.lfs is not None else file.blob_id,
-            )
-            for file in info.siblings or []
-        }
-        return Repo(name, info.sha, files, _card(info))
+        listed = [_listed(file, name, self.endpoint) for file in info.siblings or []]
+        return Repo(name, info.sha, {file.name: file for file in listed}, _card(info))
 
     def locate(self, repo: Repo, file: RepoFile) -> Locate:
         """Return what tells where a file is to be had. Raises TransferFailed when it is asked."""
@@ -92,8 +89,8 @@ class Hub:
                     "(HF_ENDPOINT)"
                 )
             # The login is for the hub alone, not for the storage it leads to.
-            same_host = httpx2.URL(found.location).host == httpx2.URL(url).host
-            headers = build_hf_headers(library_name="rkserve") if same_host else {}
+            same = _origin(found.location) == _origin(url)
+            headers = build_hf_headers(library_name="rkserve") if same else {}
             return Place(found.location, {key: str(value) for key, value in headers.items()})
 
         return place
@@ -101,6 +98,35 @@ class Hub:
 
 def _card(info: Any) -> dict[str, Any]:
     return {} if info.card_data is None else dict(info.card_data.to_dict())
+
+
+def _listed(file: Any, repo: str, endpoint: str) -> RepoFile:
+    """Return a file as the hub lists it. Raises TransferFailed for what is no name, size or hash.
+
+    huggingface_hub passes on whatever came; here a hash becomes part of a file's name, and a size is reckoned
+    with.
+    """
+    size = (file.size if file.lfs is None else file.lfs.size) or 0
+    sha256 = None if file.lfs is None else file.lfs.sha256
+    git_sha1 = None if file.lfs is not None else file.blob_id
+    sound = (
+        isinstance(file.rfilename, str)
+        and type(size) is int
+        and 0 <= size <= MOST_FILE_BYTES
+        and (file.lfs is None or (isinstance(sha256, str) and _SHA256.fullmatch(sha256)))
+        and (git_sha1 is None or (isinstance(git_sha1, str) and _SHA1.fullmatch(git_sha1)))
+    )
+    if not sound:
+        raise TransferFailed(
+            f"{endpoint} lists {file.rfilename!r} of {repo} with a size of {size!r} and the hash "
+            f"{sha256 or git_sha1!r}, which cannot be: that is no hub. Is HF_ENDPOINT right?"
+        )
+    return RepoFile(file.rfilename, size, sha256, git_sha1)
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parsed = httpx2.URL(url)
+    return parsed.scheme, parsed.host, parsed.port
 
 
 def git_sha1(content: bytes) -> str:
@@ -138,5 +164,5 @@ def _told(what: str, endpoint: str) -> Iterator[None]:
             f"{endpoint} cannot be reached ({error or type(error).__name__}). Is this machine online? "
             "HF_ENDPOINT names a mirror, HTTPS_PROXY a proxy"
         ) from error
-    except (errors.FileMetadataError, errors.HFValidationError, ValueError) as error:
+    except (errors.FileMetadataError, errors.HFValidationError, *UNUSABLE, ValueError, TypeError) as error:
         raise TransferFailed(f"{endpoint} does not answer for {what} as a hub does: {error}") from error

@@ -153,9 +153,16 @@ def _file(
 
 def _mend(entry: Entry, models_dir: Path, plan: _Plan, copy: Copy, report: Report) -> Mended:
     part, file = plan.part, plan.file
-    bad = _damaged(part.path, file, _step(report, f"comparing {part.name}", file.size_bytes))
+    comparing = _step(report, f"comparing {part.name}", file.size_bytes)
+    bad, whole = _compare(part.path, file, comparing)
+    changed = bool(bad) or whole is None
+    if not changed and whole != file.sha256:
+        raise WrongBytes(
+            f"{part.path} has every piece that the manifest lists, and yet the sha256 {whole}, not "
+            f"{file.sha256}: the manifest contradicts itself, so nothing was changed. Name another copy"
+        )
     fetched: list[int] = []
-    if bad:
+    if changed:
         size = sum(file.piece(number)[1] for number in range(len(file.pieces)))
         check_room(part.path.parent, max(0, size - begun_bytes(part.path, file.sha256)), part.name)
         with partial_file(part.path, file.sha256) as partial:
@@ -180,21 +187,28 @@ def _mend(entry: Entry, models_dir: Path, plan: _Plan, copy: Copy, report: Repor
     write_manifest(entry.directory(models_dir), [known])
     keep_checked(entry, models_dir, {part.name: checked_now(part.path, file.sha256, file.sha256)})
     count = sum(file.piece(number)[1] for number in fetched)
-    return Mended(part.name, part.path, file.size_bytes, tuple(fetched), count, bool(bad))
+    return Mended(part.name, part.path, file.size_bytes, tuple(fetched), count, changed)
 
 
-def _damaged(path: Path, file: FileManifest, advance: Callable[[int], None]) -> list[int]:
-    """Return the numbers of the pieces that a file does not have; all where it is not there."""
+def _compare(path: Path, file: FileManifest, advance: Callable[[int], None]) -> tuple[list[int], str | None]:
+    """Return the numbers of the pieces that a file does not have, all where it is not there, and its whole
+    hash, None where its length is wrong: what the pieces are is the copy's word alone.
+    """
     good: set[int] = set()
+    whole = hashlib.sha256()
+    right_length = False
     if path.is_file():
         for number, piece in enumerate(read_pieces(path, file.piece_bytes)):
             advance(len(piece))
+            whole.update(piece)
             right = number < len(file.pieces) and hashlib.sha256(piece).hexdigest() == file.pieces[number]
             if right:
                 good.add(number)
-        if path.stat().st_size != file.size_bytes and len(good) == len(file.pieces):
+        right_length = path.stat().st_size == file.size_bytes
+        if not right_length and len(good) == len(file.pieces):
             good.discard(len(file.pieces) - 1)  # whole, but for what follows it
-    return [number for number in range(len(file.pieces)) if number not in good]
+    bad = [number for number in range(len(file.pieces)) if number not in good]
+    return bad, whole.hexdigest() if right_length else None
 
 
 def _fill(

@@ -14,6 +14,7 @@ from server.store.hub import Repo, RepoFile
 from server.store.parts import TOKENIZER_FILES
 
 LICENSES = "licenses"
+MOST_LICENSE_BYTES = 4 * 2**20  # no text of a licence is longer, and it comes before room is looked for
 # Texts that a licence obliges to keep, as repositories call them.
 _LICENSE_FILE = re.compile(r"(?i)(licen[cs]e|notice|copying|copyright|attribution|use[-_]?policy)([-_.].*)?")
 _CHECKPOINT = (".safetensors", ".bin", ".pth", ".pt")
@@ -77,6 +78,8 @@ def license_files(repo: Repo, directory: Path) -> list[Wanted]:
         Wanted(repo, file, folder / file.name)
         for file in repo.files.values()
         if _LICENSE_FILE.fullmatch(file.name)
+        and _belongs(file.name)
+        and file.size_bytes <= MOST_LICENSE_BYTES
     ]
 
 
@@ -98,8 +101,10 @@ def _folder_files(entry: Entry, repo: Repo, models_dir: Path) -> list[Wanted]:
 
 
 def _belongs(name: str) -> bool:
-    """Whether a name may become a file of the folder: nothing hidden, nothing outside."""
-    return all(part and not part.startswith(".") for part in name.split("/")) and "\0" not in name
+    """Whether a name may become a file of a folder: nothing hidden, nothing outside, and no control
+    character, since names are printed.
+    """
+    return name.isprintable() and all(part and not part.startswith(".") for part in name.split("/"))
 
 
 def total_bytes(wanted: Iterable[Wanted]) -> int:

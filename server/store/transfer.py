@@ -21,6 +21,7 @@ READ_S = 30.0  # a server that sends nothing for so long is asked again
 TRIES = 6  # in a row without a single byte
 MOST_PAUSE_S = 30.0
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+UNUSABLE = (httpx2.InvalidURL, httpx2.TooManyRedirects, httpx2.DecodingError)  # no try later helps
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -76,6 +77,8 @@ def fetch(
             reason: object = "the connection was cut"
         except httpx2.TransportError as error:
             reason = _reason(error)
+        except UNUSABLE as error:
+            raise TransferFailed(f"{name} could not be fetched: {error}") from error
         except _TryAgain as error:
             reason = error
             if error.after_s is not None:

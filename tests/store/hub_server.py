@@ -41,7 +41,9 @@ class Fault:
 
 @dataclass
 class Hub:
-    """The hub: repos are {name: {file: content}}. requests: of the storage, its Range headers in turn."""
+    """The hub: repos are {name: {file: content}}. ranges: of the storage's requests, in turn. any_path: what
+    is at every path where nothing is.
+    """
 
     repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
     cards: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -49,6 +51,7 @@ class Hub:
     gated: set[str] = field(default_factory=set)
     listed_sha256: dict[str, str] = field(default_factory=dict)
     listed_sizes: dict[str, int] = field(default_factory=dict)
+    any_path: bytes | None = None
     ranges: list[str | None] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     tokens_seen: dict[str, set[str | None]] = field(default_factory=lambda: {"hub": set(), "storage": set()})
@@ -116,6 +119,8 @@ class _HubHandler(_Handler):
             self._api(api[1], api[2])
         elif file := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self._file(file[1], file[2], file[3])
+        elif hub.any_path is not None:
+            self._send(200, hub.any_path, ETag='"any"', X_Repo_Commit="0" * 40)
         else:
             self._send(404)
 

@@ -178,6 +178,17 @@ def test_what_is_no_model_is_refused(what: str, tmp_path: Path) -> None:
     assert ("rkserve convert gguf" in done.stderr) == (what == "model.gguf")
 
 
+@pytest.mark.parametrize("arguments", [(b"bad\xff.rkllm",), (b"good.rkllm", b"--license", b"X\xff")])
+def test_what_is_no_text_cannot_stand_in_models_yaml(arguments: tuple[bytes, ...], tmp_path: Path) -> None:
+    for name in (b"bad\xff.rkllm", b"good.rkllm"):
+        (tmp_path / os.fsdecode(name)).touch()
+    done = rkserve("add", *map(os.fsdecode, arguments), "--template", "chatml", home=tmp_path)
+    assert done.returncode == 2
+    assert "\\xff" in done.stderr
+    assert "is no UTF-8 text" in done.stderr
+    assert not (tmp_path / "config" / "rkserve" / "models.yaml").exists()
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

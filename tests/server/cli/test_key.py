@@ -58,6 +58,7 @@ def test_the_file_of_the_service_is_used(tmp_path: Path) -> None:
         (("add", "a"), 'there is a key "a" already'),
         (("add", "a:b"), '"a:b" is no name for a key'),
         (("add", ""), '"" is no name for a key'),
+        (("add", "a "), '"a " is no name for a key'),
         (("add", "a\nb"), "is no name for a key"),
         (("add", "#a"), '"#a" is no name for a key'),
         (("revoke", "b"), 'there is no key "b"'),
