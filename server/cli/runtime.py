@@ -108,8 +108,8 @@ def list_libraries(
 
 def _warn_of_other_settings() -> None:
     """Say so where the service has settings that this user may not read: it may look in other directories."""
-    from server.doctor.gather.sysroot import Sysroot
     from server.settings import SERVICE_ENV_FILE
+    from server.sysroot import Sysroot
 
     if Sysroot(Path("/")).denied(str(SERVICE_ENV_FILE)):
         say(
