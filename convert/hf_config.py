@@ -175,7 +175,8 @@ def read_config(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConvertError(
             f"{path} cannot be read: {error.strerror}. Give the directory of a Hugging Face "
-            f"checkpoint, which holds {CONFIG_FILE}, the safetensors and the tokenizer."
+            f"checkpoint, which holds {CONFIG_FILE}, the safetensors and the tokenizer; one on the hub is "
+            "fetched first: hf download OWNER/NAME --local-dir DIR"
         ) from error
     except (ValueError, RecursionError) as error:
         raise ConvertError(f"{path} is no JSON ({error}). Fetch it again from the publisher.") from error

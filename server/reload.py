@@ -11,7 +11,7 @@ import logging
 
 from server.registry import Registry, RegistryError, load_registry
 from server.scheduling import Dispatcher
-from server.settings import Settings, SettingsError
+from server.settings import Settings, SettingsError, with_new_models_file
 from server.startup_log import log_problems
 from server.supervision import Supervision
 from server.templates import Templates
@@ -55,7 +55,7 @@ class Reloader:
 
     async def _once(self) -> None:
         try:
-            fresh = await asyncio.to_thread(load_registry, self._settings)
+            fresh = await asyncio.to_thread(self._read)
             self._dispatcher.check_preload(fresh)
         except (RegistryError, SettingsError) as error:
             for line in str(error).splitlines():
@@ -68,3 +68,6 @@ class Reloader:
             "models.yaml was read again: %s", f"changed {', '.join(changed)}" if changed else "no change"
         )
         log_problems(self._settings, self._registry, self._templates)
+
+    def _read(self) -> Registry:
+        return load_registry(with_new_models_file(self._settings))

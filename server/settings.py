@@ -272,6 +272,17 @@ def load_settings(
     return settings
 
 
+def with_new_models_file(settings: Settings) -> Settings:
+    """Return the settings with the user's own models.yaml, where none was there when they were read.
+
+    A setting that names one, or the file that was found then, still counts.
+    """
+    default = default_config_file("models.yaml")
+    if settings.models_file is not None or not default.is_file():
+        return settings
+    return settings.model_copy(update={"models_file": _absolute(default)})
+
+
 def _as_flag(setting: str, value: object) -> str:
     if isinstance(value, bool):
         return flag_name(setting) if value else "--no-" + flag_name(setting).removeprefix("--")

@@ -113,9 +113,21 @@ def _run() -> int:
         return 1
 
 
+def _command_asked(words: list[str]) -> str:
+    """Return the command that is asked for, as help calls it; some errors of the parser name none."""
+    command, path = typer.main.get_command(app), ["rkserve"]
+    for word in words:
+        found = getattr(command, "commands", {}).get(word)
+        if found is None:
+            break
+        command = found
+        path.append(word)
+    return " ".join(path)
+
+
 def _usage(error: typer.BadParameter) -> int:
     """Print what is wrong with the arguments; a command without any has printed its help already."""
-    command = error.ctx.command_path if error.ctx is not None else "rkserve"
+    command = error.ctx.command_path if error.ctx is not None else _command_asked(sys.argv[1:])
     message = error.format_message().strip().rstrip(".")
     if message:
         say(f"{message}{'' if message.endswith('?') else '.'} See {command} --help", command)

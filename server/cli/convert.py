@@ -49,7 +49,11 @@ def gguf(
     _show(entry)
 
 
-@app.command("hf", epilog="Example: [bold]rkserve convert hf Qwen3-0.6B --out qwen3-0.6b[/]")
+@app.command(
+    "hf",
+    epilog="Example: [bold]hf download Qwen/Qwen3-0.6B --local-dir original[/], then "
+    "[bold]rkserve convert hf original --out qwen3-0.6b[/]",
+)
 def hf(
     directory: Annotated[
         Path,

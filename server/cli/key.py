@@ -31,9 +31,12 @@ KeysFile = Annotated[
 ]
 
 
-@app.command("add")
+@app.command("add", epilog="Example: [bold]rkserve key add open-webui[/]")
 def add(
-    name: Annotated[str, typer.Argument(help="Whom or what the key is for.")], file: KeysFile = None
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Whom or what the key is for.", show_default=False)
+    ],
+    file: KeysFile = None,
 ) -> None:
     """Make a key and print it. It cannot be shown again."""
     path, _ = _keys_file(file)
@@ -64,7 +67,7 @@ def names_in(path: Path) -> list[str]:
     return _names(read_lines(path))
 
 
-@app.command("list")
+@app.command("list", epilog="Examples: [bold]rkserve key list[/], [bold]rkserve key list --json[/]")
 def list_keys(
     file: KeysFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of names.")] = False,
@@ -81,8 +84,11 @@ def list_keys(
         say(f"no keys in {path}; rkserve key add NAME makes one")
 
 
-@app.command("revoke")
-def revoke(name: Annotated[str, typer.Argument(help="The key's name.")], file: KeysFile = None) -> None:
+@app.command("revoke", epilog="Example: [bold]rkserve key revoke open-webui[/]")
+def revoke(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The key's name.", show_default=False)],
+    file: KeysFile = None,
+) -> None:
     """Take a key away. A running server stops accepting it at once."""
     path, named = _keys_file(file)
     if name not in _names(read_lines(path)):  # before anything is made or locked

@@ -31,10 +31,17 @@ RuntimeDirs = Annotated[
 SYSTEM_LIBRKNNRT = "/usr/lib/librknnrt.so"  # the only one rknn-toolkit-lite2 takes
 
 
-@app.command("install")
+@app.command(
+    "install",
+    epilog="Examples: [bold]rkserve runtime install librkllmrt.so[/], [bold]rkserve runtime install "
+    "https://.../librkllmrt.so --sha256 HEX[/]. Which file it is: docs/runtimes.md",
+)
 def install(
     source: Annotated[
-        str, typer.Argument(metavar="FILE|URL", help="The library: a file, or an http(s) address.")
+        str,
+        typer.Argument(
+            metavar="FILE|URL", help="The library: a file, or an http(s) address.", show_default=False
+        ),
     ],
     sha256: Annotated[
         str | None, typer.Option("--sha256", metavar="HEX", help="Refuse the file unless it has this hash.")
@@ -71,7 +78,7 @@ def install(
     _say_who_uses_it(done, settings)
 
 
-@app.command("list")
+@app.command("list", epilog="Examples: [bold]rkserve runtime list[/], [bold]rkserve runtime list --json[/]")
 def list_libraries(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
     models_file: ModelsFile = None,
@@ -101,8 +108,8 @@ def list_libraries(
 
 def _warn_of_other_settings() -> None:
     """Say so where the service has settings that this user may not read: it may look in other directories."""
-    from server.doctor.gather.sysroot import Sysroot
     from server.settings import SERVICE_ENV_FILE
+    from server.sysroot import Sysroot
 
     if Sysroot(Path("/")).denied(str(SERVICE_ENV_FILE)):
         say(

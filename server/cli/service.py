@@ -36,7 +36,11 @@ app = typer.Typer(
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
 
 
-@app.command("install")
+@app.command(
+    "install",
+    epilog="Examples: [bold]sudo rkserve service install --mdns[/], "
+    "[bold]rkserve service install --dry-run[/]",
+)
 def install(
     mdns: Annotated[bool, typer.Option("--mdns", help="Announce the server on the network.")] = False,
     freq: Annotated[
@@ -80,7 +84,9 @@ def install(
     say("how it stands: rkserve service status; its log: journalctl -u rkserve")
 
 
-@app.command("status")
+@app.command(
+    "status", epilog="Examples: [bold]rkserve service status[/], [bold]rkserve service status --json[/]"
+)
 def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False) -> None:
     """Show how the service stands. The exit code is 1 where it does not answer."""
     from server.service.state import service_state
@@ -97,7 +103,11 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for
         raise typer.Exit(1)
 
 
-@app.command("uninstall")
+@app.command(
+    "uninstall",
+    epilog="Examples: [bold]sudo rkserve service uninstall[/], "
+    "[bold]rkserve service uninstall --purge --dry-run[/]",
+)
 def uninstall(
     purge: Annotated[
         bool, typer.Option("--purge", help="Remove models, keys, settings and the user as well.")

@@ -18,14 +18,15 @@ import msgspec
 from backends.probing import RKLLM_PROBES, Finding, Value
 from server.probing.conductor import Conducted
 from server.registry import Entry
+from server.sysroot import Sysroot
 
 _BOARD_FILES = {
-    "soc": "proc/device-tree/compatible",
-    "npu_driver": "sys/module/rknpu/version",
-    "npu_driver_debug": "sys/kernel/debug/rknpu/version",
-    "npu_frequency_hz": "sys/class/devfreq/fdab0000.npu/cur_freq",
-    "npu_governor": "sys/class/devfreq/fdab0000.npu/governor",
-    "ddr_frequency_hz": "sys/class/devfreq/dmc/cur_freq",
+    "soc": "/proc/device-tree/compatible",
+    "npu_driver": "/sys/module/rknpu/version",
+    "npu_driver_debug": "/sys/kernel/debug/rknpu/version",
+    "npu_frequency_hz": "/sys/class/devfreq/fdab0000.npu/cur_freq",
+    "npu_governor": "/sys/class/devfreq/fdab0000.npu/governor",
+    "ddr_frequency_hz": "/sys/class/devfreq/dmc/cur_freq",
 }
 
 
@@ -81,11 +82,9 @@ def board(sysroot: Path) -> dict[str, str]:
     """Return what the machine says of itself."""
     described = {"kernel": platform.release(), "machine": platform.machine(), "python": _python()}
     for name, file in _BOARD_FILES.items():
-        try:
-            raw = (sysroot / file).read_bytes()
-        except OSError:
-            continue
-        described[name] = raw.replace(b"\0", b" ").decode("utf-8", "replace").strip()[:200]
+        text = Sysroot(sysroot).text(file)
+        if text is not None:
+            described[name] = text.replace("\0", " ")[:200]
     return described
 
 

@@ -19,6 +19,7 @@ import httpx2
 from backends.spec import META_FILE
 from server.registry.blocks import HubSource, UrlSource
 from server.registry.entry import Entry
+from server.registry.installing import told
 from server.registry.record import read_record, write_section
 from server.registry.template_names import MODEL_TEMPLATE
 from server.store.errors import StoreError, TransferFailed, WrongBytes
@@ -59,12 +60,16 @@ class ConversionWanted(StoreError):
 
     def __init__(self, entry: Entry, repo: str) -> None:
         super().__init__(
-            f"{repo} is the original model of {entry.id}: its folder is converted on a PC by the lines "
-            "above, "
-            f"with a version of rkserve that has these commands, and copied to MODELS_DIR/{entry.id} on "
-            "the board"
+            f"{repo} is the original model of {entry.id}: its folder is made on a PC by the lines above "
+            f"(hf comes with rkserve), and copied to {told(entry, entry.folder or '')} on the board "
+            "(rkserve where shows this directory). Its graphs run on the CPU: those for the NPU cannot be "
+            "built yet"
         )
-        self.lines = f"rkserve convert hf {repo} --out {entry.id}", f"rkserve convert rknn {entry.id}"
+        original = f"{entry.id}-original"  # not the folder's name, in small letters either
+        self.lines = (
+            f"hf download {repo} --local-dir {original}",
+            f"rkserve convert hf {original} --out {entry.id}",
+        )
 
 
 def whole_already(entry: Entry, models_dir: Path) -> bool:
@@ -142,8 +147,8 @@ def pull_from_url(
         check_accepted(entry, models_dir, consent)
         part = main_part(entry, models_dir)
         place, size = _ask_address(client, source.url, entry)
-        told = entry.sha256 or f"{place.url} {place.etag} {size}"
-        identity = entry.sha256 or hashlib.sha256(told.encode()).hexdigest()
+        place_told = f"{place.url} {place.etag} {size}"
+        identity = entry.sha256 or hashlib.sha256(place_told.encode()).hexdigest()
         check_room(directory, max(0, (size or 0) - begun_bytes(part.path, identity)), entry.id)
         work.total_bytes = size or 0
         origin: Origin = "seen" if entry.sha256 is None else "entry"
@@ -264,6 +269,6 @@ def _keep(work: Work, source: dict[str, object], base: Repo | None) -> None:
     keep_checked(entry, models_dir, outcomes)
     if base is not None:
         source["base"] = {"repo": base.name, "commit": base.commit}
-    told = {found.name: found.sha256 for _, found in work.hashes if found.origin == "hub"}
+    listed = {found.name: found.sha256 for _, found in work.hashes if found.origin == "hub"}
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    write_section(entry, models_dir, SOURCE, source | {"files": told, "pulled": when})
+    write_section(entry, models_dir, SOURCE, source | {"files": listed, "pulled": when})

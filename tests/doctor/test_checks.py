@@ -379,3 +379,16 @@ def test_every_finding_that_is_not_fine_says_what_mends_it_and_where_to_read(tmp
         for finding in run(House(home, machine, good={}).facts())[0]:
             assert (finding.status == "ok") == (finding.see is None) == (finding.mend is None), finding
             assert finding.why and finding.check
+
+
+def test_of_sensors_with_one_name_the_hottest_counts(tmp_path: Path) -> None:
+    zones = {1: "91000\n", 2: "40000\n"}
+    machine = ROCK_5C.changed(
+        {
+            f"{THERMAL}/thermal_zone{number}/{file}": text
+            for number, temp in zones.items()
+            for file, text in (("type", "package-thermal\n"), ("temp", temp))
+        }
+    )
+    row = found(House(tmp_path, machine).facts())["temperature"][0]
+    assert row.status == "bad" and "91 °C" in row.why and "package-thermal" in row.why

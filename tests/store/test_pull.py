@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from server.cli import convert
 from tests.server.cli.command import COMMAND, environment, models_dir, rkserve
 from tests.store.hub_server import Fault, Hub, running_hub
 
@@ -283,8 +284,14 @@ def test_of_an_original_model_the_lines_for_its_conversion_are_printed(hub: Hub,
     hub.repos[REPO] = {"model.safetensors": CONTENT, "config.json": b"{}"}
     done = pull(tmp_path, hub)
     assert done.returncode == 1
-    assert done.stdout == f"rkserve convert hf {REPO} --out little\nrkserve convert rknn little\n"
-    assert "converted on a PC" in done.stderr
+    assert done.stdout == (
+        f"hf download {REPO} --local-dir little-original\nrkserve convert hf little-original --out little\n"
+    )
+    assert "made on a PC" in done.stderr and "RKSERVE_MODELS_DIR/little on the board" in done.stderr
+    there = {command.name for command in convert.app.registered_commands}
+    assert ("for the NPU cannot be built yet" in done.stderr) == ("rknn" not in there)
+    hf = Path(COMMAND[0]).with_name("hf")  # the lines say that it comes with rkserve
+    assert "--local-dir" in subprocess.run([hf, "download", "--help"], capture_output=True, text=True).stdout
     assert hub.ranges == []
     assert not (models_dir(tmp_path) / "little").exists()
 

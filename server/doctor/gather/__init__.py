@@ -14,9 +14,9 @@ from server.doctor.gather.network import keys, network
 from server.doctor.gather.people import accounts, nodes
 from server.doctor.gather.room import disk, memory
 from server.doctor.gather.service import service
-from server.doctor.gather.sysroot import Sysroot
 from server.registry import Registry
 from server.settings import SERVICE_ENV_FILE, Settings
+from server.sysroot import Sysroot
 
 LIBGOMP = "libgomp.so.1"
 SYSTEM_LIBRKNNRT = "/usr/lib/librknnrt.so"

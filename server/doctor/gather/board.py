@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from server.doctor.facts import Board, Driver
-from server.doctor.gather.sysroot import Sysroot
+from server.sysroot import Sysroot
 from server.workers.npu import npu_present
 
 VERSION_FILES = ("/sys/module/rknpu/version", "/sys/kernel/debug/rknpu/version", "/proc/rknpu/version")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from server.doctor.facts import Clock, Heat
-from server.doctor.gather.sysroot import Sysroot
+from server.sysroot import Sysroot
+from server.vitals import devfreq, temperatures
 
-_DEVFREQ = {"NPU": "/sys/class/devfreq/fdab0000.npu", "memory": "/sys/class/devfreq/dmc"}
+_DEVICES = {"npu": "NPU", "ddr": "memory"}  # the GPU does nothing for models
 _CPUFREQ = "/sys/devices/system/cpu/cpufreq"
 _THERMAL = "/sys/class/thermal"
 _SLOWING = ("cpufreq", "devfreq")  # kinds of cooling that take speed; a fan takes none
@@ -14,8 +15,10 @@ _SLOWING = ("cpufreq", "devfreq")  # kinds of cooling that take speed; a fan tak
 def clocks(sysroot: Sysroot) -> list[Clock]:
     """Return the clocks that have a governor, the NPU's first."""
     found = []
-    for name, directory in _DEVFREQ.items():
-        if (governor := sysroot.text(f"{directory}/governor")) is not None:
+    devices = devfreq(sysroot)
+    for device, name in _DEVICES.items():
+        directory = devices.get(device, "")
+        if directory and (governor := sysroot.text(f"{directory}/governor")) is not None:
             steps = (sysroot.text(f"{directory}/available_frequencies") or "").split()
             most = max((int(step) for step in steps if step.isdecimal()), default=None)
             most = sysroot.number(f"{directory}/max_freq") if most is None else most
@@ -34,15 +37,12 @@ def clocks(sysroot: Sysroot) -> list[Clock]:
 
 def heat(sysroot: Sysroot) -> Heat:
     """Return the temperatures, and what is slowed down because of them."""
-    celsius, slowed = {}, []
+    slowed = []
     for name in sysroot.names(_THERMAL):
         kind = sysroot.text(f"{_THERMAL}/{name}/type") or name
-        if name.startswith("thermal_zone"):
-            if (millidegrees := sysroot.number(f"{_THERMAL}/{name}/temp")) is not None:
-                celsius[kind] = millidegrees / 1000
-        elif name.startswith("cooling_device") and any(word in kind for word in _SLOWING):
+        if name.startswith("cooling_device") and any(word in kind for word in _SLOWING):
             slowed += [kind] if (sysroot.number(f"{_THERMAL}/{name}/cur_state") or 0) > 0 else []
-    return Heat(celsius, tuple(slowed))
+    return Heat(temperatures(sysroot), tuple(slowed))
 
 
 def _mhz(value: int | None, digits: int) -> int | None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server.doctor.facts import Node, NpuNodeKind, Person, Service
-from server.doctor.gather.sysroot import Sysroot
+from server.sysroot import Sysroot
 
 _HEAPS = "/dev/dma_heap"
 _RENDER = "/dev/dri"

@@ -6,18 +6,15 @@ import shutil
 from pathlib import Path
 
 from server.doctor.facts import Disk, Memory, Swap
-from server.doctor.gather.sysroot import Sysroot
+from server.sysroot import Sysroot
+from server.vitals import meminfo
 from server.workers.memory import available_mb
 
 
 def memory(sysroot: Sysroot, reserve_mb: int) -> Memory:
     """Return the memory of the machine, and where it is written out to."""
     available = available_mb(sysroot.root)
-    total = available
-    for line in (sysroot.text("/proc/meminfo") or "").splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemTotal":
-            total = int(value.split()[0]) // 1024
+    total = meminfo(sysroot).get("MemTotal", available * 2**20) // 2**20
     return Memory(total, available, reserve_mb, _swaps(sysroot))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from server.doctor.facts import Service
-from server.doctor.gather.sysroot import Sysroot
 from server.service.plan import FREQ_UNIT, UNIT
+from server.sysroot import Sysroot
 
 _DIRECTORIES = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system",
                 "/usr/lib/systemd/system", "/lib/systemd/system")  # fmt: skip

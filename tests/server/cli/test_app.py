@@ -65,12 +65,36 @@ def test_help_shows_the_commands_there_are_and_no_others(tmp_path: Path) -> None
         "key revoke",
         "runtime install",
         "runtime list",
+        "service install",
+        "service status",
+        "service uninstall",
     ],
 )
 def test_every_command_has_help(command: str, tmp_path: Path) -> None:
     done = rkserve(*command.split(), "--help", home=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"Usage: rkserve {command} " in done.stdout
+    usage = re.search(rf"Usage: rkserve {command} (.*)", done.stdout)
+    assert usage is not None
+    assert usage[1] == usage[1].upper()  # what is to be filled in, as the documents write it
+    if command != "convert":  # which shows its two
+        assert re.search(
+            rf"Examples?: .*rkserve\s+{command.replace(' ', chr(92) + 's+')}", done.stdout, re.DOTALL
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("pull minicpm5-2b --revision", "pull"),
+        ("key add --file", "key add"),
+        ("convert hf original --out", "convert hf"),
+        ("--flag", ""),
+    ],
+)
+def test_a_wrong_option_leads_to_the_help_of_its_command(words: str, command: str, tmp_path: Path) -> None:
+    done = rkserve(*words.split(), home=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.rstrip().endswith(f"See {' '.join(['rkserve', *command.split(), '--help'])}")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +104,7 @@ def test_every_command_has_help(command: str, tmp_path: Path) -> None:
         ("modles", "rkserve: No such command 'modles'. Did you mean 'models'? See rkserve --help\n"),
         ("models --jsn", "rkserve models: No such option: --jsn"),
         ("pull", "rkserve pull: Missing argument 'ID'. See rkserve pull --help\n"),
-        ("serve --port", "rkserve: Option '--port' requires an argument. See rkserve --help\n"),
+        ("serve --port", "rkserve serve: Option '--port' requires an argument. See rkserve serve --help\n"),
         ("chat --max-tokens many", "rkserve chat: Invalid value for '--max-tokens': "),
         ("serve --port x", "rkserve: --port x: must be a whole number from 0 to 65535"),
     ],

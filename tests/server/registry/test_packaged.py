@@ -213,10 +213,15 @@ def test_the_vision_model(entries: dict[str, Entry]) -> None:
 def test_hybrid_models_say_how_they_are_converted(model: str, entries: dict[str, Entry]) -> None:
     remark = entries[model].measured.remark
     assert remark is not None
-    assert f"rkserve convert hf {KNOWN[model].repo} --out {model}" in remark
+    original = f"{model}-original"
+    assert (
+        f"hf download {KNOWN[model].repo} --local-dir {original}" in remark
+    )  # hf takes a directory, no name
+    assert f"rkserve convert hf {original} --out {model}" in remark
     assert f"rkserve convert rknn {model}" in remark
     there = {command.name for command in convert.app.registered_commands}
-    assert ("with a later version" in remark) == (not {"hf", "rknn"} <= there)
+    assert "hf" in there
+    assert ("with a later version" in remark) == ("rknn" not in there)
 
 
 def test_the_demo_model(entries: dict[str, Entry], tmp_path: Path) -> None:

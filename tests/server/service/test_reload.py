@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from tests.server.service.manager import managed
 
@@ -44,6 +45,17 @@ async def test_a_broken_file_changes_nothing_and_is_told(tmp_path: Path) -> None
         assert await manager.says("one", "pid") == pid
         assert manager.process is not None
         assert manager.process.returncode is None
+
+
+async def test_a_first_models_yaml_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    async with managed(tmp_path, MODELS_FILE="") as manager:
+        assert (await manager.ask("one", "pid")).status_code == 404
+        own = tmp_path / "config" / "rkserve" / "models.yaml"
+        own.parent.mkdir(parents=True)
+        own.write_text((tmp_path / "models.yaml").read_text())
+        assert "changed one" in await manager.reload()
+        assert await manager.says("one", "tokens:1") == "t0 "
 
 
 async def test_a_model_that_is_taken_out_ends_and_is_no_longer_known(tmp_path: Path) -> None:
