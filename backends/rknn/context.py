@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from backends.rknn.enums import RknnQueryCmd
-from backends.rknn.errors import OutOfMemory, check
+from backends.rknn.errors import OutOfMemory, ParameterInvalid, RknnFailed, check
 from backends.rknn.structs import (
     MAX_DIMS,
     RknnContext,
@@ -82,7 +82,10 @@ class Context:
         found = []
         for index in range(self.num_inputs):
             given = RknnInputRange(index=index)
-            self._query(RknnQueryCmd.INPUT_DYNAMIC_RANGE, given)
+            try:
+                self._query(RknnQueryCmd.INPUT_DYNAMIC_RANGE, given)
+            except (RknnFailed, ParameterInvalid):  # a file of one shape may be answered so
+                given = RknnInputRange()
             dims = min(given.n_dims, MAX_DIMS)
             number = min(given.shape_number, len(given.dyn_range))
             found.append([tuple(given.dyn_range[shape][:dims]) for shape in range(number)])
