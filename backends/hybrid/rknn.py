@@ -172,7 +172,7 @@ class _LoadedSegment:
         found = []
         layouts = self._shapes[length].layouts
         for memory, layout, shape in zip(self._memory, layouts, shapes, strict=True):
-            mapped = np.frombuffer((ctypes.c_char * memory.size_bytes).from_address(memory.address), np.uint8)
+            mapped = memoryview((ctypes.c_char * memory.size_bytes).from_address(memory.address))
             found.append(np.ndarray(shape, np.float16, mapped, strides=(2 * layout.stride, 2)))
         return found
 
