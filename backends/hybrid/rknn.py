@@ -10,7 +10,7 @@ for each segment, once an answer; within either nothing but rknn_run is called.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,29 +21,20 @@ import numpy.typing as npt
 from backends.base import BackendError, EngineLost
 from backends.engine import Progress
 from backends.hybrid.buffers import Buffers
+from backends.hybrid.cores import CORES
 from backends.hybrid.executor import Array
 from backends.hybrid.folder import HybridFolder
 from backends.hybrid.meta import Segment, Tensor
 from backends.rknn.context import Context, Memory
 from backends.rknn.enums import RknnCoreMask, RknnQueryCmd
-from backends.rknn.errors import RknnError
+from backends.rknn.errors import ModelInvalid, RknnError
 from backends.rknn.library import open_library
 from backends.rknn.native import RowLayout, UnsupportedLayout, row_layout
 from backends.rknn.structs import RknnTensorAttr
-from backends.rknn.versions import check_said, version_in_file
+from backends.rknn.versions import check_said, newer_toolkit, version_in_file
 from backends.spec import CoreMask
 
 Half = npt.NDArray[np.float16]
-
-CORES: Mapping[CoreMask, RknnCoreMask] = {
-    "auto": RknnCoreMask.CORE_AUTO,
-    "0": RknnCoreMask.CORE_0,
-    "1": RknnCoreMask.CORE_1,
-    "2": RknnCoreMask.CORE_2,
-    "0_1": RknnCoreMask.CORE_0_1,
-    "0_1_2": RknnCoreMask.CORE_0_1_2,
-    "all": RknnCoreMask.CORE_ALL,
-}
 
 
 @dataclass(frozen=True)
@@ -115,7 +106,14 @@ class RknnExecutor:
                     check_said(library, version, segment.library_version())
                 segment.prepare(described, self._lengths)
         except RknnError as error:
+            toolkit = folder.builds[len(self._segments)].toolkit if isinstance(error, ModelInvalid) else None
             self.close()
+            if newer_toolkit(toolkit, version):
+                raise BackendError(
+                    "runtime_version_mismatch",
+                    f"{error.message} It was built with rknn-toolkit2 {toolkit}, and {library} is older, "
+                    f"{version}: rkserve runtime install FILE|URL puts a newer one there.",
+                ) from error
             raise BackendError(error.code, error.message) from error
         except BaseException:
             self.close()

@@ -10,12 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
+from backends.discovery import RKNN_ABI
 from backends.rknn import raw
 from backends.shared_library import LibraryError, open_shared
-
-RKNN_ABI = SpecifierSet(">=2.3,<3")  # versions whose data layout we know
 
 REQUIRED = (
     "rknn_init",

@@ -9,8 +9,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from backends.base import BackendError
-from backends.discovery import parse_version, read_version
-from backends.rknn.library import RKNN_ABI
+from backends.discovery import RKNN_ABI, parse_version, read_version
 
 _NUMBER = re.compile(r"\d+\.\d+[0-9A-Za-z.+-]*")
 

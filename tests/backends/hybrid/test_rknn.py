@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from backends.base import BackendError, EngineLost
+from backends.hybrid.cores import CORES
 from backends.hybrid.executor import Executor
 from backends.hybrid.folder import read_folder
 from backends.hybrid.forward import Forward
 from backends.hybrid.ort import OrtExecutor
-from backends.hybrid.rknn import CORES, RknnExecutor
+from backends.hybrid.rknn import RknnExecutor
 from backends.rknn.library import SymbolsMissing
 from tests.serving import PATIENCE
 from tests.standin.rknn.build import build
@@ -183,6 +184,17 @@ def test_what_fails_at_loading_gives_everything_back(
     assert caught.value.code == code
     opened = [call for call in calls(log, "rknn_init") if call["returns"] == 0]
     assert [call["memory_left"] for call in calls(log, "rknn_destroy")] == [0] * len(opened)
+
+
+def test_a_file_that_is_newer_than_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Path
+) -> None:
+    folder = add_rknn_builds(tiny_folder(tmp_path, layers=1), toolkit="2.6.1")
+    on_rknn(folder, library).close()  # what it can read is not refused
+    monkeypatch.setenv("RKNN_STANDIN_FAULTS", "rknn_init:2=-6")
+    with pytest.raises(BackendError, match=r"segment_001.rknn.* rknn-toolkit2 2.6.1, and .* older") as caught:
+        on_rknn(folder, library)
+    assert caught.value.code == "runtime_version_mismatch"
 
 
 @pytest.mark.parametrize("fault", ["rknn_run:6=-2", "rknn_set_io_mem:20=-1", "rknn_set_input_shapes:14=-8"])
