@@ -96,23 +96,22 @@ class RknnExecutor:
         self._described = folder.meta.segments
         self._buffers = Buffers(self.max_tokens)
         self._segments: list[_LoadedSegment] = []
-        both = list(zip(folder.builds, self._described, strict=True))
+        number, build = len(folder.builds), folder.builds[0]
         try:
-            for index, (build, described) in enumerate(both):
-                progress(index / len(both), f"segment {index + 1} of {len(both)}")
+            for index, (build, described) in enumerate(zip(folder.builds, self._described, strict=True)):
+                progress(index / number, f"segment {index + 1} of {number}")
                 segment = _LoadedSegment(functions, folder.file(build.file), CORES[core_mask])
                 self._segments.append(segment)
                 if index == 0:
                     check_said(library, version, segment.library_version())
                 segment.prepare(described, self._lengths)
         except RknnError as error:
-            toolkit = folder.builds[len(self._segments)].toolkit if isinstance(error, ModelInvalid) else None
             self.close()
-            if newer_toolkit(toolkit, version):
+            if isinstance(error, ModelInvalid) and newer_toolkit(build.toolkit, version):
                 raise BackendError(
                     "runtime_version_mismatch",
-                    f"{error.message} It was built with rknn-toolkit2 {toolkit}, and {library} is older, "
-                    f"{version}: rkserve runtime install FILE|URL puts a newer one there.",
+                    f"{error.message} It was built with rknn-toolkit2 {build.toolkit}, and {library} is "
+                    f"older, {version}: rkserve runtime install FILE|URL puts a newer one there.",
                 ) from error
             raise BackendError(error.code, error.message) from error
         except BaseException:
@@ -123,14 +122,11 @@ class RknnExecutor:
         return next((length for length in self._lengths if length >= tokens), self.max_tokens)
 
     def bind(self, length: int) -> Sequence[RknnCall]:
-        calls = []
-        stream = 0  # as on onnxruntime: a segment's stream goes into another buffer than it came from
-        for segment, described in zip(self._segments, self._described, strict=True):
-            inputs = self._buffers.views(described.inputs, length, stream)
-            stream ^= any(tensor.role == "hidden" for tensor in described.outputs)
-            outputs = self._buffers.views(described.outputs, length, stream)
-            calls.append(RknnCall(segment, length, inputs, outputs))
-        return calls
+        arrays = self._buffers.chain(self._described, length)
+        return [
+            RknnCall(segment, length, inputs, outputs)
+            for segment, (inputs, outputs) in zip(self._segments, arrays, strict=True)
+        ]
 
     def close(self) -> None:
         """See executor.Executor. May be called again."""

@@ -18,6 +18,8 @@ from backends.hybrid.folder import HybridFolder
 from backends.rknn.lite import LiteModel
 from backends.spec import CoreMask
 
+_OTHERWISE = "Or install a librknnrt that runs segments without it: rkserve runtime install FILE|URL."
+
 
 class RknnLiteCall:
     """One segment at one length. See executor.Call."""
@@ -69,7 +71,7 @@ class RknnLiteExecutor:
         try:
             for index, file in enumerate(self._files):
                 progress(index / len(self._files), f"segment {index + 1} of {len(self._files)}")
-                self._models.append(LiteModel(folder.file(file), CORES[core_mask]))
+                self._models.append(LiteModel(folder.file(file), CORES[core_mask], otherwise=_OTHERWISE))
                 if index == 0:
                     version = self._models[0].library_version(wanted)
                     self.runtime = f"librknnrt {version} (rknn-toolkit-lite2)"
@@ -81,14 +83,11 @@ class RknnLiteExecutor:
         return next((length for length in self._lengths if length >= tokens), self.max_tokens)
 
     def bind(self, length: int) -> Sequence[RknnLiteCall]:
-        calls = []
-        stream = 0
-        for file, model, described in zip(self._files, self._models, self._described, strict=True):
-            inputs = self._buffers.views(described.inputs, length, stream)
-            stream ^= any(tensor.role == "hidden" for tensor in described.outputs)
-            outputs = self._buffers.views(described.outputs, length, stream)
-            calls.append(RknnLiteCall(file, model, inputs, outputs))
-        return calls
+        arrays = self._buffers.chain(self._described, length)
+        return [
+            RknnLiteCall(file, model, inputs, outputs)
+            for file, model, (inputs, outputs) in zip(self._files, self._models, arrays, strict=True)
+        ]
 
     def close(self) -> None:
         """See executor.Executor. May be called again."""

@@ -72,9 +72,8 @@ class Harness:
         self.directory = directory
         entries: dict[str, Entry] = {}
         for name in (*cpu, *npu):
-            executor = (
-                "onnxruntime" if name in cpu else "rknnlite"
-            )  # a library for it is looked for by its worker only
+            # The server looks for no library for rknnlite.
+            executor = "onnxruntime" if name in cpu else "rknnlite"
             entries[name] = example_entry(
                 id=name, hybrid={"executor": executor}, memory_mb=(memory_mb or {}).get(name, 100)
             )
