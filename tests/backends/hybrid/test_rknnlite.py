@@ -58,7 +58,7 @@ def test_it_stands_in_for_a_library_without_zero_copy(folder: Path) -> None:
     model = open_model(folder, hybrid=HybridOptions(library=library))
     assert model.info.runtime == "librknnrt 2.5.0 (rknn-toolkit-lite2)"
     model.close()
-    with pytest.raises(BackendError, match="lacks rknn_create_mem.* executor: rknnlite") as caught:
+    with pytest.raises(BackendError, match=r"lacks rknn_create_mem.* executor: rknnlite") as caught:
         open_model(folder, hybrid=HybridOptions(executor="rknn", library=library))
     assert caught.value.code == "load_failed"
 
@@ -72,7 +72,7 @@ def test_it_stands_in_for_a_library_without_zero_copy(folder: Path) -> None:
 )
 def test_a_segment_that_does_not_load(folder: Path, keys: dict[str, Any], code: str, words: str) -> None:
     script(folder, 2, **keys)
-    with pytest.raises(BackendError, match=rf"segment_002.rknn.* {words}") as caught:
+    with pytest.raises(BackendError, match=rf"segment_002.rknn.*{words}") as caught:
         on_lite(folder)
     assert caught.value.code == code
     assert len(log(folder, "release")) == 3  # the two before it, and itself
@@ -107,6 +107,6 @@ def test_a_run_that_fails(folder: Path, what: str, words: str) -> None:
 
 def test_without_the_package(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rknnlite.api", None)
-    with pytest.raises(BackendError, match="extra rknn .*Or install a librknnrt") as caught:
+    with pytest.raises(BackendError, match=r"extra rknn .*Or install a librknnrt") as caught:
         on_lite(folder)
     assert caught.value.code == "load_failed"
