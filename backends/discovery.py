@@ -25,6 +25,7 @@ from backends.elf import NotElf, own_machine, read_header
 Kind = Literal["rkllm", "rknn"]
 
 RKLLM_ABI = SpecifierSet(">=1.3,<1.4")  # versions whose data layout we know
+RKNN_ABI = SpecifierSet(">=2.3,<3")  # the same for running segments; rknn-toolkit-lite2 drives others, too
 FILE_NAMES: Mapping[Kind, str] = {"rkllm": "librkllmrt.so", "rknn": "librknnrt.so"}
 SYSTEM_DIRS = tuple(
     Path(directory)

@@ -22,7 +22,11 @@ META_FILE = "meta2.json"  # describes a hybrid folder, and is what tells one fro
 
 
 class HybridOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The `hybrid:` keys of a registry entry. threads None: the engine's choice; meta: path of an overlay."""
+    """The `hybrid:` keys of a registry entry, and which runtime library the server has chosen for it.
+
+    threads None: the engine's choice; meta: path of an overlay. library: absolute path of a librknnrt.so;
+    without one, and with the executor auto, segments run on the CPU. runtime: the entry's key of this name.
+    """
 
     executor: HybridExecutor = "auto"
     core_mask: CoreMask = "auto"
@@ -31,6 +35,8 @@ class HybridOptions(msgspec.Struct, frozen=True, kw_only=True):
     cache_mb: int = 512
     variant: str | None = None
     meta: str | None = None
+    library: str | None = None
+    runtime: str | None = None
 
 
 STOPPED_FILE = "stopped"

@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 SERVER_MAY = tuple(
-    f"backends.{name}" for name in ("base", "spec", "protocol", "discovery", "identity", "probing")
+    f"backends.{name}"
+    for name in ("base", "spec", "protocol", "discovery", "identity", "npu_builds", "probing")
 )
 ALLOWED: dict[str, tuple[str, ...]] = {
     "server": SERVER_MAY,

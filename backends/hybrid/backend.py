@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from threading import Event
 
 import psutil
@@ -16,12 +15,12 @@ from backends.base import BackendError, FinishReason, GenerateParams, Span, Usag
 from backends.engine import Backend, Progress, Sink
 from backends.hybrid.cache_pool import CachePool
 from backends.hybrid.executor import Executor
-from backends.hybrid.folder import HybridFolder, read_folder
+from backends.hybrid.folder import HybridFolder
 from backends.hybrid.forward import Forward
 from backends.hybrid.generation import Generation
 from backends.hybrid.kernels import best_kernels
 from backends.hybrid.kv_cache import KVCache
-from backends.hybrid.loading import end_tokens, load_executor, load_tokenizer, refuse_unsupported_options
+from backends.hybrid.loading import end_tokens, load_executor, load_folder, load_tokenizer
 from backends.hybrid.prompts import Prompts
 from backends.hybrid.threads import thread_count
 from backends.prompts import Context
@@ -38,14 +37,16 @@ def load(spec: ModelSpec, progress: Progress) -> Backend:
     `progress` is called from this thread, from 0 to 1.
     """
     progress(0.0, "files")
-    refuse_unsupported_options(spec)
-    overlay = None if spec.hybrid.meta is None else Path(spec.hybrid.meta)
-    folder = read_folder(Path(spec.path), variant=spec.hybrid.variant, overlay=overlay)
+    folder = load_folder(spec)
     progress(0.05, "tokenizer")
     tokenizer = load_tokenizer(spec, folder)
     eos = end_tokens(spec, folder, tokenizer.vocabulary)
     executor = load_executor(spec, folder, lambda done, what: progress(0.1 + 0.85 * done, what))
-    backend = HybridBackend(spec, folder, tokenizer, eos, executor)
+    try:
+        backend = HybridBackend(spec, folder, tokenizer, eos, executor)
+    except BaseException:
+        executor.close()
+        raise
     progress(1.0, "ready")
     return backend
 

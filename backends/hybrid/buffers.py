@@ -5,12 +5,12 @@ Knows the description of tensors, nothing of runtimes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from backends.hybrid.executor import Array
-from backends.hybrid.meta import Role, Tensor
+from backends.hybrid.meta import Role, Segment, Tensor
 
 
 class Buffers:
@@ -19,6 +19,17 @@ class Buffers:
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
         self._arrays: dict[tuple[Role, int, int, int], Array] = {}
+
+    def chain(self, segments: Sequence[Segment], length: int) -> Iterator[tuple[list[Array], list[Array]]]:
+        """Yield inputs and outputs of each segment, so that one's stream is where the next takes it from.
+
+        It goes back and forth between two buffers: a graph cannot write what it reads.
+        """
+        stream = 0
+        for segment in segments:
+            inputs = self.views(segment.inputs, length, stream)
+            stream ^= any(tensor.role == "hidden" for tensor in segment.outputs)
+            yield inputs, self.views(segment.outputs, length, stream)
 
     def views(self, tensors: Sequence[Tensor], length: int, stream: int) -> list[Array]:
         """Return the first rows of each tensor's buffer, C-contiguous: (length, size).

@@ -10,25 +10,28 @@ from pathlib import Path
 from backends.base import BackendError
 from backends.engine import Progress
 from backends.hybrid.executor import Executor
-from backends.hybrid.folder import HybridFolder
+from backends.hybrid.folder import HybridFolder, read_folder
+from backends.hybrid.rknn import RknnExecutor
+from backends.hybrid.rknnlite import RknnLiteExecutor
 from backends.prompts import read_tokenizer
+from backends.rknn.library import SymbolsMissing
+from backends.shared_library import LibraryError
 from backends.spec import ModelSpec
 from backends.tokenizer import PromptTokenizer
 from backends.vocabulary import Vocabulary
 
 
-def refuse_unsupported_options(spec: ModelSpec) -> None:
-    """Raise BackendError(load_failed) with all options of the entry that this engine cannot honour yet."""
+def load_folder(spec: ModelSpec) -> HybridFolder:
+    """Read the folder with the builds for the executor that will run them. Raises BackendError.
+
+    auto: .rknn files where the server has chosen a library for the NPU, which it does where there are some.
+    """
     options = spec.hybrid
-    missing = []
-    if options.executor not in ("auto", "onnxruntime"):
-        missing.append(f"executor: {options.executor} (there is onnxruntime)")
-    if missing:
-        raise BackendError(
-            "load_failed",
-            f"The entry {spec.model_id} asks for what the hybrid engine cannot do yet: {', '.join(missing)}. "
-            "Change these keys under hybrid in models.yaml.",
-        )
+    on_npu = options.executor in ("rknn", "rknnlite") or (options.executor == "auto" and options.library)
+    overlay = None if options.meta is None else Path(options.meta)
+    return read_folder(
+        Path(spec.path), executor="rknn" if on_npu else "onnx", variant=options.variant, overlay=overlay
+    )
 
 
 def load_tokenizer(spec: ModelSpec, folder: HybridFolder) -> PromptTokenizer:
@@ -38,10 +41,39 @@ def load_tokenizer(spec: ModelSpec, folder: HybridFolder) -> PromptTokenizer:
 
 
 def load_executor(spec: ModelSpec, folder: HybridFolder, progress: Progress) -> Executor:
-    """Load the segments; `progress` goes from 0 to 1. Raises BackendError."""
+    """Load the segments `load_folder` has chosen; `progress` goes from 0 to 1. Raises BackendError."""
+    if spec.hybrid.executor == "rknnlite":
+        return _on_rknnlite(spec, folder, progress)
+    if spec.hybrid.executor == "rknn" or folder.builds[0].executor == "rknn":
+        return _on_rknn(spec, folder, progress)
     from backends.hybrid.ort import OrtExecutor  # 40 MB and half a second, for this executor only
 
     return OrtExecutor(folder, spec.hybrid.threads, progress)
+
+
+def _on_rknn(spec: ModelSpec, folder: HybridFolder, progress: Progress) -> Executor:
+    options = spec.hybrid
+    if options.library is None:
+        raise BackendError(
+            "load_failed",
+            f"No runtime library was chosen for {spec.model_id}. rkserve runtime install FILE|URL puts "
+            "librknnrt.so where it is looked for.",
+        )
+    try:
+        return RknnExecutor(
+            folder, Path(options.library), progress, core_mask=options.core_mask, wanted=options.runtime
+        )
+    except SymbolsMissing as error:
+        if options.executor == "auto":
+            return _on_rknnlite(spec, folder, progress)
+        raise BackendError("load_failed", error.message) from error
+    except LibraryError as error:
+        raise BackendError("load_failed", error.message) from error
+
+
+def _on_rknnlite(spec: ModelSpec, folder: HybridFolder, progress: Progress) -> Executor:
+    options = spec.hybrid
+    return RknnLiteExecutor(folder, progress, core_mask=options.core_mask, wanted=options.runtime)
 
 
 def end_tokens(spec: ModelSpec, folder: HybridFolder, vocabulary: Vocabulary) -> frozenset[int]:

@@ -73,14 +73,13 @@ class OrtExecutor:
         return min(tokens, self.max_tokens)
 
     def bind(self, length: int) -> Sequence[OrtCall]:
-        calls = []
-        stream = 0  # hidden goes back and forth between two buffers: a graph cannot write what it reads
-        for session, segment in zip(self._sessions, self._segments, strict=True):
-            inputs = self._buffers.views(segment.inputs, length, stream)
-            stream ^= any(tensor.role == "hidden" for tensor in segment.outputs)
-            outputs = self._buffers.views(segment.outputs, length, stream)
-            calls.append(OrtCall(session, segment, inputs, outputs))
-        return calls
+        arrays = self._buffers.chain(self._segments, length)
+        return [
+            OrtCall(session, segment, inputs, outputs)
+            for session, segment, (inputs, outputs) in zip(
+                self._sessions, self._segments, arrays, strict=True
+            )
+        ]
 
     def close(self) -> None:
         self._sessions.clear()

@@ -1,10 +1,6 @@
 """Opening librkllmrt. Whatever can be wrong with a file is a distinct error that says what to do:
 
-LibraryError
-+- LibraryNotFound        no such file, or not readable
-+- WrongArchitecture      no ELF file, or one for another machine
-+- DependencyMissing      a library it needs is not there; mostly libgomp
-+- NotLoadable            the system's loader refuses it
+LibraryError              and those under it in shared_library
 +- SymbolsMissing         it is some other library
 +- LayoutMismatch         its structs are not those of 1.3
 
@@ -13,15 +9,19 @@ Knows no versions (see backends.discovery) and no handle.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from backends.elf import NotElf, needed, own_machine, read_header
 from backends.rkllm import raw
 from backends.rkllm.structs import RKLLMParam, raw_byte
+from backends.shared_library import DependencyMissing as DependencyMissing
+from backends.shared_library import LibraryError as LibraryError
+from backends.shared_library import LibraryNotFound as LibraryNotFound
+from backends.shared_library import NotLoadable as NotLoadable
+from backends.shared_library import WrongArchitecture as WrongArchitecture
+from backends.shared_library import open_shared
 
 REQUIRED = (
     "rkllm_createDefaultParam",
@@ -32,46 +32,7 @@ REQUIRED = (
     "rkllm_set_chat_template",
 )
 
-_PACKAGES = {"libgomp.so.1": "libgomp1", "libstdc++.so.6": "libstdc++6", "libgcc_s.so.1": "libgcc-s1"}
 _MANY = 1 << 24  # more tokens than any context has; a float's bits read as an int are far beyond it
-
-
-class LibraryError(Exception):
-    """A runtime library that cannot be used; the message says why and what to do."""
-
-    def __init__(self, path: Path, message: str) -> None:
-        super().__init__(message)
-        self.path = path
-        self.message = message
-
-
-class LibraryNotFound(LibraryError):
-    """The file is not there or cannot be read."""
-
-
-class WrongArchitecture(LibraryError):
-    """The file is for another machine. `machine` is what it is for, None where it is no library."""
-
-    def __init__(self, path: Path, message: str, machine: str | None) -> None:
-        super().__init__(path, message)
-        self.machine = machine
-
-
-class DependencyMissing(LibraryError):
-    """Libraries that it needs, `names`, are not there."""
-
-    def __init__(self, path: Path, names: Sequence[str]) -> None:
-        packages = [_PACKAGES[name] for name in names if name in _PACKAGES]
-        remedy = f"apt install {' '.join(packages)}" if packages else "Install what provides it"
-        super().__init__(
-            path,
-            f"{path} needs {', '.join(names)}, which this system does not have. {remedy}, then try again.",
-        )
-        self.names = tuple(names)
-
-
-class NotLoadable(LibraryError):
-    """The system's loader refuses it for another reason, which the message repeats."""
 
 
 class SymbolsMissing(LibraryError):
@@ -116,19 +77,8 @@ class Library:
 
 
 def open_library(path: Path) -> Library:
-    """Open a librkllmrt and check that it can be one of 1.3. Raises LibraryError.
-
-    Its symbols stay its own: two versions in one process would not mix them up, though each worker opens one.
-    """
-    _check_machine(path)
-    try:
-        functions = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
-    except OSError as error:
-        if absent := _absent(path):
-            raise DependencyMissing(path, absent) from error
-        raise NotLoadable(
-            path, f"{path} cannot be loaded: {error}. Fetch the file again, or choose another one."
-        ) from error
+    """Open a librkllmrt and check that it can be one of 1.3. Raises LibraryError."""
+    functions = open_shared(path)
     if names := raw.missing(functions, REQUIRED):
         raise SymbolsMissing(path, names)
     raw.bind(functions)
@@ -171,46 +121,3 @@ def implausible(param: RKLLMParam) -> list[str]:
 
 def _within(value: float, low: float, high: float) -> bool:
     return math.isfinite(value) and low <= value <= high
-
-
-def _check_machine(path: Path) -> None:
-    ours = own_machine()
-    try:
-        machine = read_header(path).machine
-    except OSError as error:
-        raise LibraryNotFound(
-            path,
-            f"{path} cannot be read: {error.strerror}. Put librkllmrt.so there, or correct "
-            "RKSERVE_RUNTIME_DIRS.",
-        ) from error
-    except NotElf as error:
-        raise WrongArchitecture(
-            path,
-            f"{path} is no library: it has no ELF header. Fetch the file again (a Git LFS pointer or an "
-            "error page may have been saved in its place).",
-            None,
-        ) from error
-    if machine != ours:
-        raise WrongArchitecture(
-            path,
-            f"{path} is for {machine}, and this process runs on {ours or 'another system'}. Take the library "
-            "from the vendor's directory for this machine.",
-            machine,
-        )
-
-
-def _absent(path: Path) -> list[str]:
-    """Return the libraries that `path` needs and that cannot be loaded, by name or from beside it."""
-    try:
-        names = needed(path)
-    except (OSError, NotElf):
-        return []
-    return [name for name in names if not (_loads(name) or _loads(str(path.parent / name)))]
-
-
-def _loads(name: str) -> bool:
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True

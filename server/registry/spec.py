@@ -45,6 +45,8 @@ def model_spec(
         hybrid=HybridOptions(
             **hybrid.model_dump(exclude={"meta"}),
             meta=None if hybrid.meta is None else str(_absolute(directory / hybrid.meta)),
+            library=_library(library) if entry.backend == "hybrid" else None,
+            runtime=entry.runtime if entry.backend == "hybrid" else None,
         ),
         rkllm=RkllmOptions()
         if entry.backend == "hybrid"
@@ -92,11 +94,15 @@ def _prompt_cache(entry: Entry, directory: Path, fixed_prompt: Sequence[Span]) -
 def _rkllm(entry: Entry, library: Path | None, prompt_cache: PromptCacheOptions | None) -> RkllmOptions:
     return RkllmOptions(
         **entry.rkllm.model_dump(exclude={"lora", "prompt_cache", "structured"}),
-        library=None if library is None else str(_absolute(library)),
+        library=_library(library),
         runtime=entry.runtime,
         runtime_check=entry.runtime_check,
         prompt_cache=prompt_cache,
     )
+
+
+def _library(path: Path | None) -> str | None:
+    return None if path is None else str(_absolute(path))
 
 
 def _tokenizer(entry: Entry, directory: Path) -> str | None:

@@ -27,7 +27,6 @@ class NotUsed:
 
 
 NOT_USED = (
-    NotUsed("hybrid.core_mask", "the hybrid engine does not run on the NPU yet"),
     NotUsed("tools.format", "tool calls are not built yet, and each response with tools says so", quiet=True),
     NotUsed("measured.memory_gb", "shown nowhere", quiet=True),
 )

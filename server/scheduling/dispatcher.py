@@ -32,7 +32,6 @@ from server.scheduling.turns import Turns
 from server.settings import Settings
 from server.store.soundness import check_known
 from server.workers.memory import available_mb
-from server.workers.npu import npu_present
 from server.workers.pool import Pool, Room, Slot
 from server.workers.runtimes import Runtimes
 
@@ -72,10 +71,11 @@ class Dispatcher:
         self._preloader = Preloader(
             entries_to_preload(settings, registry), partial(self._submit, bounded=False), self._problems
         )
+        runtimes = runtimes or Runtimes(settings)
         self._pool = Pool(
             settings,
             worker_command,
-            runtimes or Runtimes(settings),
+            runtimes,
             pinned=[entry.id for entry in self._preloader.entries],
             on_gone=self._slot_gone,
             on_loading=self._loading,
@@ -89,7 +89,7 @@ class Dispatcher:
             FairQueue(settings.queue_size, settings.queue_per_client),
             self._pool,
             self._npu,
-            npu_present=npu_present(settings.sysroot),
+            uses_npu=runtimes.uses_npu,
         )
         self._conductor = Conductor(
             self._pool, self._turns, self._problems, on_change=self._schedule, observer=self._observer

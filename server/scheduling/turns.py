@@ -6,24 +6,25 @@ Starts nothing itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from server.registry import Entry
 from server.scheduling.fair_queue import FairQueue, Fit
 from server.scheduling.npu_turn import NpuTurn
 from server.scheduling.run import Run
-from server.workers.npu import uses_npu
 from server.workers.pool import Pool, Room, Slot
 
 
 class Turns:
-    """The waiting jobs. npu_present: whether the machine has an NPU, which decides for some models."""
+    """The waiting jobs. uses_npu: whether a model's worker takes the NPU; asked often."""
 
-    def __init__(self, queue: FairQueue[Run], pool: Pool, npu: NpuTurn, *, npu_present: bool) -> None:
+    def __init__(
+        self, queue: FairQueue[Run], pool: Pool, npu: NpuTurn, *, uses_npu: Callable[[Entry], bool]
+    ) -> None:
         self._queue = queue
         self._pool = pool
         self._npu = npu
-        self._npu_present = npu_present
+        self._uses_npu = uses_npu
         self._npu_user: Run | None = None
         self._npu_wanted = False
         self._running: dict[Run, str] = {}  # whose turn it is and who still waits for it, with their clients
@@ -117,9 +118,6 @@ class Turns:
             return False
         slot = self._pool.get(runs)
         return not (slot is not None and slot.pinned) and not self._pool.fits(waits)
-
-    def _uses_npu(self, entry: Entry) -> bool:
-        return uses_npu(entry, self._npu_present)
 
     def _lane(self, entry: Entry) -> str:
         return "npu" if self._uses_npu(entry) else f"cpu {entry.id}"

@@ -13,13 +13,12 @@ def npu_present(sysroot: Path) -> bool:
     return any((sysroot / mark).exists() for mark in marks)
 
 
-def uses_npu(entry: Entry, present: bool) -> bool:
-    """Return whether a model's worker takes the NPU, and so waits for its turn on it.
+def must_use_npu(entry: Entry) -> bool | None:
+    """Return whether a model's worker takes the NPU, by its entry alone.
 
-    With the executor auto: where one is `present`. The hybrid engine has no executor for the NPU yet, so for
-    now such a model waits for a turn that it does not need.
+    None, with the executor auto: where there is one, a library for it and .rknn files (Runtimes.uses_npu).
     """
     if entry.backend == "rkllm":
         return True
     executor = entry.hybrid.executor
-    return executor in ("rknn", "rknnlite") or (executor == "auto" and present)
+    return None if executor == "auto" else executor in ("rknn", "rknnlite")

@@ -42,7 +42,7 @@ def gather(settings: Settings, registry: Registry, registry_problem: str | None 
             for library in finder.find(kind)
         ),
         system_librknnrt=SYSTEM_LIBRKNNRT if sysroot.exists(SYSTEM_LIBRKNNRT) else None,
-        models=tuple(models(settings, registry, found_driver.present or machine.rk3588)),
+        models=tuple(models(settings, registry)),
         memory=memory(sysroot, settings.memory_reserve_mb),
         disk=disk(settings.models_dir),
         clocks=tuple(clocks(sysroot)),

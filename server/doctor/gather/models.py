@@ -13,7 +13,6 @@ from server.registry import Entry, Registry
 from server.registry.template_names import MODEL_TEMPLATE
 from server.settings import Settings
 from server.templates import TemplateError, Templates
-from server.workers.npu import uses_npu
 from server.workers.runtimes import Runtimes
 
 # The longest that a template takes counts: some have no place for a system prompt.
@@ -24,17 +23,16 @@ _SYSTEM: dict[str, Any] = {"role": "system", "content": "Be brief."}
 _CONVERSATIONS = ([_SYSTEM, _USER, _ANSWER, _AGAIN], [_USER, _ANSWER, _AGAIN], [_USER])
 
 
-def models(settings: Settings, registry: Registry, npu: bool) -> list[Model]:
-    """Return the installed models. npu: whether the machine has one."""
+def models(settings: Settings, registry: Registry) -> list[Model]:
+    """Return the installed models."""
     runtimes, templates = Runtimes(settings), Templates(settings.models_dir)
-    return [_model(entry, settings, registry, npu, runtimes, templates) for entry in registry.installed()]
+    return [_model(entry, settings, registry, runtimes, templates) for entry in registry.installed()]
 
 
 def _model(
     entry: Entry,
     settings: Settings,
     registry: Registry,
-    npu: bool,
     runtimes: Runtimes,
     templates: Templates,
 ) -> Model:
@@ -44,7 +42,7 @@ def _model(
     return Model(
         id=entry.id,
         memory_mb=host.memory_mb + (entry.memory_mb if host is not entry else 0),
-        npu=uses_npu(host, npu),
+        npu=runtimes.uses_npu(host),
         library=library,
         problem=problem,
         encoder=encoder is not None and encoder.suffix == ".rknn",

@@ -125,7 +125,7 @@ def test_an_empty_prompt_is_refused(model: Backend) -> None:
     ("changes", "complaint"),
     [
         ({"eos": ["<|none|>", 9999, "<|im_end|>"]}, r"'<\|none\|>', 9999"),
-        ({"hybrid": HybridOptions(executor="rknn", kv_dtype="fp16")}, "executor: rknn"),
+        ({"hybrid": HybridOptions(executor="rknn", kv_dtype="fp16")}, "rknn files of variant fp32"),
         ({"hybrid": HybridOptions(variant="int4")}, "int4"),
         ({"hybrid": HybridOptions(meta="/nowhere.json")}, "/nowhere.json"),
         ({"tokenizer": "/nowhere/tokenizer.json"}, "/nowhere/tokenizer.json"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from server.registry.unused import NotUsed
 from server.scheduling import ModelStatus
 from tests.server.scripted import Served, entry, loaded, serving
 
@@ -146,8 +147,10 @@ async def test_no_page_that_fetches_scripts_from_elsewhere(served: Served, path:
     assert (await served.client.get(path)).status_code == 404
 
 
-async def test_keys_without_effect_are_told(tmp_path: Path) -> None:
-    model = entry("masked", hybrid={"core_mask": "0"})
+async def test_keys_without_effect_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up = NotUsed("hybrid.cache_mb", "nobody reads it")
+    monkeypatch.setattr("server.registry.unused.NOT_USED", (made_up,))
+    model = entry("masked", hybrid={"cache_mb": 1})
     async with serving(tmp_path, more=(model,)) as served:
         (warning,) = (await served.client.get("/v1/models/masked")).json()["warnings"]
-        assert warning.startswith("hybrid.core_mask (0) has no effect yet")
+        assert warning.startswith("hybrid.cache_mb (1) has no effect yet")

@@ -72,7 +72,8 @@ class Harness:
         self.directory = directory
         entries: dict[str, Entry] = {}
         for name in (*cpu, *npu):
-            executor = "onnxruntime" if name in cpu else "rknn"
+            # The server looks for no library for rknnlite.
+            executor = "onnxruntime" if name in cpu else "rknnlite"
             entries[name] = example_entry(
                 id=name, hybrid={"executor": executor}, memory_mb=(memory_mb or {}).get(name, 100)
             )

@@ -13,7 +13,7 @@ from server.errors import InvalidRequest, LoadFailed, ModelCorrupt
 from server.settings import Settings
 from server.workers.failure import error_of, load_error_of, with_output
 from server.workers.memory import available_mb
-from server.workers.npu import npu_present, uses_npu
+from server.workers.npu import must_use_npu, npu_present
 from server.workers.timeouts import Timeouts, most_tokens
 from tests.server.examples import example_entry
 
@@ -93,16 +93,14 @@ def test_an_npu_is_seen(tmp_path: Path, mark: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "without", "with_one"),
+    ("keys", "takes"),
     [
-        ({"backend": "rkllm", "file": "m.rkllm", "folder": None}, True, True),
-        ({"hybrid": {"executor": "rknn"}}, True, True),
-        ({"hybrid": {"executor": "rknnlite"}}, True, True),
-        ({"hybrid": {"executor": "onnxruntime"}}, False, False),
-        ({}, False, True),
+        ({"backend": "rkllm", "file": "m.rkllm", "folder": None}, True),
+        ({"hybrid": {"executor": "rknn"}}, True),
+        ({"hybrid": {"executor": "rknnlite"}}, True),
+        ({"hybrid": {"executor": "onnxruntime"}}, False),
+        ({}, None),
     ],
 )
-def test_who_takes_the_npu(keys: dict[str, object], without: bool, with_one: bool) -> None:
-    entry = example_entry(**keys)
-    assert uses_npu(entry, present=False) is without
-    assert uses_npu(entry, present=True) is with_one
+def test_who_takes_the_npu(keys: dict[str, object], takes: bool | None) -> None:
+    assert must_use_npu(example_entry(**keys)) is takes

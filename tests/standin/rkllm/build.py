@@ -100,12 +100,12 @@ def build_selftest(*, machine: str | None = None, sanitizers: str = "address,und
     return tools.link("selftest", [version, rest], flags)
 
 
-def compiler_command() -> list[str]:
-    """Return the command of a C++ compiler for this machine, for programs that call the stand-in.
+def compiler_command(machine: str | None = None) -> list[str]:
+    """Return the command of a C++ compiler for a machine, for what else is compiled. Raises NoCompiler.
 
-    Raises NoCompiler.
+    machine: by default the one this runs on.
     """
-    return _compiler(platform.machine())
+    return _compiler(machine or platform.machine())
 
 
 def _core() -> list[Path]:
