@@ -1,8 +1,9 @@
 """The vendor's rknn-toolkit-lite2, one file at a time: its way of failing turned into errors of ours.
 
 The package is there on aarch64 only, and closed. It reports by return codes and prints, hardly by exceptions;
-a file that is no .rknn loads without complaint, and a run that fails returns None. It takes no library but
-/usr/lib/librknnrt.so, wherever else one lies, and copies every input and output.
+a file that is no .rknn loads without complaint, and a run that fails returns None. What rknn_run itself
+returns it does not heed (2.5.0), so that such a failure is seen only where the outputs fail, too. It
+takes no library but /usr/lib/librknnrt.so, wherever else one lies, and copies every input and output.
 """
 
 from __future__ import annotations

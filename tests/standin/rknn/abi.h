@@ -44,6 +44,23 @@ struct rknn_tensor_mem {
 };
 static_assert(sizeof(rknn_tensor_mem) == 40, "as in the vendor's header");
 
+struct rknn_input {
+    uint32_t index;
+    void* buf;
+    uint32_t size;
+    uint8_t pass_through;
+    int32_t type, fmt;
+};
+static_assert(sizeof(rknn_input) == 32, "as in the vendor's header");
+
+struct rknn_output {
+    uint8_t want_float, is_prealloc;
+    uint32_t index;
+    void* buf;
+    uint32_t size;
+};
+static_assert(sizeof(rknn_output) == 24, "as in the vendor's header");
+
 enum {
     QUERY_IN_OUT_NUM = 0,
     QUERY_INPUT_ATTR = 1,
@@ -70,4 +87,4 @@ enum {
     PLATFORM_UNMATCH = -13,
 };
 
-enum { TYPE_FLOAT16 = 1, FORMAT_UNDEFINED = 3 };
+enum { TYPE_FLOAT32 = 0, TYPE_FLOAT16 = 1, FORMAT_UNDEFINED = 3 };

@@ -5,10 +5,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <sstream>
 
 #include "abi.h"
 #include "faults.h"
@@ -27,10 +29,13 @@ struct Context {
     uint32_t core_mask = 0;
     std::set<rknn_tensor_mem*> memory;
     std::map<std::string, std::pair<rknn_tensor_mem*, rknn_tensor_attr>> bound;  // by name
+    std::map<std::string, Matrix> given;  // what rknn_inputs_set was given
+    std::vector<Matrix> results;          // for rknn_outputs_get
 };
 
 std::mutex guard;
-std::map<rknn_context, std::unique_ptr<Context>> contexts;
+// Never destroyed: rknn-toolkit-lite2 unloads the library, and what it registered for the exit with it.
+auto& contexts = *new std::map<rknn_context, std::unique_ptr<Context>>();
 rknn_context next_context = 0x7f0000001000;
 
 Context* find(rknn_context handle) {
@@ -90,9 +95,11 @@ EXPORT int rknn_init(rknn_context* handle, void* model, uint32_t size, uint32_t,
     std::lock_guard<std::mutex> held(guard);
     std::string path = size == 0 && model ? (const char*)model : "";
     if (int code = called("rknn_init", "\"path\": \"" + path + "\"")) return code;
-    if (!handle || path.empty()) return PARAM_INVALID;
+    if (!handle || !model) return PARAM_INVALID;
     auto context = std::make_unique<Context>();
-    if (!context->model.read(path)) return MODEL_INVALID;
+    std::ifstream file(path, std::ios::binary);
+    std::istringstream bytes(size ? std::string((const char*)model, size) : "");
+    if (!context->model.read(size ? (std::istream&)bytes : file)) return MODEL_INVALID;
     if (context->model.target != "rk3588") return PLATFORM_UNMATCH;
     context->length = longest(context.get());
     *handle = next_context += 0x1000;
@@ -112,8 +119,8 @@ EXPORT int rknn_destroy(rknn_context handle) {
 EXPORT int rknn_set_core_mask(rknn_context handle, int mask) {
     std::lock_guard<std::mutex> held(guard);
     if (int code = called("rknn_set_core_mask", "\"mask\": " + std::to_string(mask))) return code;
-    static const std::set<int> known = {0, 1, 2, 4, 3, 7, 65535};
-    return !find(handle) ? CTX_INVALID : known.count(mask) ? OK : PARAM_INVALID;
+    bool known = (mask >= 0 && mask <= 4) || mask == 7 || mask == 65535;
+    return !find(handle) ? CTX_INVALID : known ? OK : PARAM_INVALID;
 }
 
 EXPORT int rknn_query(rknn_context handle, int command, void* info, uint32_t size) {
@@ -157,10 +164,12 @@ EXPORT int rknn_query(rknn_context handle, int command, void* info, uint32_t siz
         case QUERY_OUTPUT_ATTR:
         case QUERY_NATIVE_INPUT_ATTR:
         case QUERY_NATIVE_OUTPUT_ATTR:
-            // Those without CURRENT are of the longest shape, whichever is set.
+            // The vendor's toolkit takes 1 and 2 to be of the shape that is set. Of 8 and 9 nobody says so: they
+            // stay those of the longest.
             if (!fits) return PARAM_INVALID;
             return attribute(context, attr->index, command == QUERY_INPUT_ATTR || command == QUERY_NATIVE_INPUT_ATTR,
-                             longest(context), command >= QUERY_NATIVE_INPUT_ATTR, attr);
+                             command >= QUERY_NATIVE_INPUT_ATTR ? longest(context) : context->length,
+                             command >= QUERY_NATIVE_INPUT_ATTR, attr);
         case QUERY_CURRENT_INPUT_ATTR:
         case QUERY_CURRENT_OUTPUT_ATTR:
         case QUERY_CURRENT_NATIVE_INPUT_ATTR:
@@ -189,6 +198,7 @@ EXPORT int rknn_set_input_shapes(rknn_context handle, uint32_t count, rknn_tenso
         if (all) {
             context->length = length;
             context->bound.clear();
+            context->given.clear();
             return OK;
         }
     }
@@ -246,7 +256,13 @@ EXPORT int rknn_run(rknn_context handle, void*) {
     if (int code = called("rknn_run", "\"length\": " + std::to_string(context ? context->length : 0))) return code;
     if (!context) return CTX_INVALID;
     std::vector<Matrix> given;
+    bool copies = !context->given.empty();
     for (const Tensor& tensor : context->model.inputs) {
+        if (copies) {
+            if (!context->given.count(tensor.name)) return INPUT_INVALID;
+            given.push_back(context->given[tensor.name]);
+            continue;
+        }
         if (!is_bound(context, tensor)) return INPUT_INVALID;
         auto& [memory, attr] = context->bound[tensor.name];
         Matrix matrix;
@@ -259,9 +275,13 @@ EXPORT int rknn_run(rknn_context handle, void*) {
         given.push_back(std::move(matrix));
     }
     for (const Tensor& tensor : context->model.outputs)
-        if (!is_bound(context, tensor)) return OUTPUT_INVALID;
+        if (!copies && !is_bound(context, tensor)) return OUTPUT_INVALID;
     std::vector<Matrix> results = context->model.run(given);
     if (long us = setting("RKNN_STANDIN_RUN_US", 0)) usleep((useconds_t)us);
+    if (copies) {
+        context->results = results;
+        return OK;
+    }
     for (size_t index = 0; index < results.size(); index++) {
         const Tensor& tensor = context->model.outputs[index];
         auto* bits = (uint16_t*)context->bound[tensor.name].first->virt_addr;
@@ -272,5 +292,65 @@ EXPORT int rknn_run(rknn_context handle, void*) {
                                                        ? to_half(results[index].at(row, (int)col))
                                                        : 0x7e00;  // padding is not to be read
     }
+    return OK;
+}
+
+EXPORT int rknn_inputs_set(rknn_context handle, uint32_t count, rknn_input* inputs) {
+    std::lock_guard<std::mutex> held(guard);
+    if (int code = called("rknn_inputs_set")) return code;
+    Context* context = find(handle);
+    if (!context) return CTX_INVALID;
+    for (uint32_t number = 0; number < count; number++) {
+        const rknn_input& input = inputs[number];
+        if (input.index >= context->model.inputs.size() || !input.buf) return PARAM_INVALID;
+        const Tensor& tensor = context->model.inputs[input.index];
+        Matrix matrix;
+        matrix.rows = tensor.rows_at(context->length);
+        matrix.cols = tensor.cols;
+        size_t elements = (size_t)matrix.rows * (size_t)matrix.cols;
+        bool half = input.type == TYPE_FLOAT16;
+        if ((!half && input.type != TYPE_FLOAT32) || input.size != elements * (half ? 2 : 4)) return INPUT_INVALID;
+        for (size_t place = 0; place < elements; place++)
+            matrix.values.push_back(
+                from_half(half ? ((uint16_t*)input.buf)[place] : to_half(((float*)input.buf)[place])));
+        context->given[tensor.name] = std::move(matrix);
+    }
+    return OK;
+}
+
+EXPORT int rknn_outputs_get(rknn_context handle, uint32_t count, rknn_output* outputs, void*) {
+    std::lock_guard<std::mutex> held(guard);
+    if (int code = called("rknn_outputs_get")) return code;
+    Context* context = find(handle);
+    if (!context) return CTX_INVALID;
+    for (uint32_t number = 0; number < count; number++) {
+        rknn_output& output = outputs[number];
+        size_t index = output.is_prealloc ? output.index : number;
+        if (index >= context->results.size()) return OUTPUT_INVALID;
+        const std::vector<float>& values = context->results[index].values;
+        uint32_t size = (uint32_t)values.size() * (output.want_float ? 4 : 2);
+        if (output.is_prealloc ? output.size < size : !(output.buf = std::malloc(size))) return OUTPUT_INVALID;
+        output.index = (uint32_t)index;
+        output.size = size;
+        for (size_t place = 0; place < values.size(); place++) {
+            uint16_t bits = to_half(values[place]);
+            if (output.want_float)
+                ((float*)output.buf)[place] = from_half(bits);
+            else
+                ((uint16_t*)output.buf)[place] = bits;
+        }
+    }
+    return OK;
+}
+
+EXPORT int rknn_outputs_release(rknn_context handle, uint32_t count, rknn_output* outputs) {
+    std::lock_guard<std::mutex> held(guard);
+    if (int code = called("rknn_outputs_release")) return code;
+    if (!find(handle)) return CTX_INVALID;
+    for (uint32_t number = 0; number < count; number++)
+        if (!outputs[number].is_prealloc) {
+            std::free(outputs[number].buf);
+            outputs[number].buf = nullptr;
+        }
     return OK;
 }

@@ -11,8 +11,8 @@
 
 namespace {
 std::mutex guard;
-std::map<std::string, int> counts;
-std::string counted_for;  // counts begin anew when the faults are changed
+auto& counts = *new std::map<std::string, int>();  // never destroyed, as in api.cpp
+auto& counted_for = *new std::string();             // counts begin anew when the faults are changed
 }  // namespace
 
 std::string setting(const char* name) {

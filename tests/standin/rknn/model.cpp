@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <sstream>
 
 namespace {
@@ -96,8 +95,7 @@ Matrix computed(const Node& node, const std::vector<const Matrix*>& in) {
 
 }  // namespace
 
-bool Model::read(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
+bool Model::read(std::istream& file) {
     std::string text;
     if (!file || !std::getline(file, text) || text != "RKNN-STANDIN 1") return false;
     std::vector<std::string> order;
@@ -128,7 +126,7 @@ bool Model::read(const std::string& path) {
             for (std::string name; line >> name;) node.inputs.push_back(name);
             nodes.push_back(node);
         } else {
-            std::fprintf(stderr, "stand-in for librknnrt: %s: no line begins with %s\n", path.c_str(), word.c_str());
+            std::fprintf(stderr, "stand-in for librknnrt: no line begins with %s\n", word.c_str());
             return false;
         }
     }

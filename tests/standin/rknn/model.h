@@ -1,6 +1,7 @@
 // A model file, see README.md, and its computation on rows of floats.
 #pragma once
 #include <cstdint>
+#include <istream>
 #include <map>
 #include <string>
 #include <vector>
@@ -33,6 +34,6 @@ struct Model {
     std::map<std::string, Matrix> constants;
 
     // Whether the file is one; prints what is wrong with it.
-    bool read(const std::string& path);
+    bool read(std::istream& file);
     std::vector<Matrix> run(const std::vector<Matrix>& given) const;
 };
