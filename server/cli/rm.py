@@ -51,8 +51,8 @@ def rm(
     say(f"{entry.id} is removed from {directory}: {freed / 1e6:,.0f} MB are free again")
     if elsewhere is not None:
         say(
-            f"{elsewhere} stays: it is no place of rkserve's. What was removed is what lay beside it, such as its "
-            f"tokenizer: take the entry {entry.id} out of models.yaml, or add the file again"
+            f"{elsewhere} stays: it is no place of rkserve's. What lay here, such as its tokenizer, "
+            f"is gone: take the entry {entry.id} out of models.yaml, or add the file again"
         )
 
 
