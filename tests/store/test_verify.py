@@ -146,8 +146,16 @@ def test_a_hybrid_folder_is_compared_with_its_description(tmp_path: Path) -> Non
     (folder / "a.bin").write_bytes(b"weights")
     sha256 = [hashlib.sha256(content).hexdigest() for content in (b"graph", b"weights")]
     build = {"file": "a.onnx", "sha256": sha256[0], "data_file": "a.bin", "data_sha256": sha256[1]}
-    (folder / "meta2.json").write_text(json.dumps({"segments": [{"builds": [build]}]}))
+    source = {"format": "gguf", "file": "m.gguf", "sha256": "ab" * 32}  # as a conversion writes it
+    (folder / "meta2.json").write_text(json.dumps({"source": source, "segments": [{"builds": [build]}]}))
+
+    def verified() -> object:
+        rows = json.loads(rkserve("models", "--json", home=tmp_path).stdout)
+        return next(one["verified"] for one in rows if one["id"] == "mine")
+
+    assert verified() is None
     assert rkserve("verify", "mine", home=tmp_path).returncode == 0
+    assert verified() is True  # though what it was converted from is not there
     (folder / "a.bin").write_bytes(b"weighty")
     done = rkserve("verify", "mine", "--json", home=tmp_path)
     assert done.returncode == 1
