@@ -315,7 +315,9 @@ def test_it_is_small_without_a_model(tmp_path: Path) -> None:
         assert peak_kb < 30 * 1024
 
 
-@pytest.mark.parametrize(("backend", "says"), [("rkllm", "rkserve runtime install"), ("hybrid", "meta2.json")])
+@pytest.mark.parametrize(
+    ("backend", "says"), [("rkllm", "rkserve runtime install"), ("hybrid", "meta2.json")]
+)
 def test_the_real_worker_loads_with_the_backend_of_the_entry(
     tmp_path: Path, backend: Literal["hybrid", "rkllm"], says: str
 ) -> None:
