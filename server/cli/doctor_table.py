@@ -36,6 +36,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
         name = finding.check if finding.check != last else ""
         last = finding.check
         head = Text.assemble(f"{name:{names}}  ", (f"{word:{words}}", style), f"  {first}")
+        head.rstrip()
         console.print(head, soft_wrap=True)
         for line in more:
             console.print(Text(" " * (names + words + 4) + line), soft_wrap=True)

@@ -50,7 +50,10 @@ def rm(
         freed = remove(entry, settings.models_dir)
     say(f"{entry.id} is removed from {directory}: {freed / 1e6:,.0f} MB are free again")
     if elsewhere is not None:
-        say(f"{elsewhere} stays: it is no place of rkserve's")
+        say(
+            f"{elsewhere} stays: it is no place of rkserve's. What lay here, such as its tokenizer, "
+            f"is gone: take the entry {entry.id} out of models.yaml, or add the file again"
+        )
 
 
 def _elsewhere(entry: Entry, models_dir: Path) -> Path | None:

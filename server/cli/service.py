@@ -116,12 +116,17 @@ def uninstall(
 ) -> None:
     """Stop the service and take it away. Models, keys and settings stay. Needs root."""
     from server.service.plan import CONFIG, STATE, steps_to_uninstall
+    from server.service.steps import Remove, under
 
     if not dry_run:
         _need_root()
-    _take(steps_to_uninstall(purge=purge, booted=_booted()), dry_run)
-    if not purge:
-        say(f"models stay in {STATE}, settings and keys in {CONFIG}; --purge removes them, too")
+    steps = list(steps_to_uninstall(purge=purge, booted=_booted()))
+    if not any(isinstance(step, Remove) and not step.done(ROOT) for step in steps):
+        say("nothing of a service is installed here")
+    _take(steps, dry_run)
+    kept = [] if purge else [path for path in (STATE, CONFIG) if under(ROOT, path).exists()]
+    if kept:
+        say(f"models, settings and keys stay in {' and '.join(kept)}; --purge removes them, too")
     say(f"the program itself is in {_program().parent.parent}")
 
 

@@ -43,19 +43,23 @@ def verify(
         entries = [entry_for(registry, model)]
         if not entries[0].installed(settings.models_dir):
             raise CommandError(f"{entries[0].id} is not installed; rkserve pull {entries[0].id} fetches it")
-    found = {entry.id: _verify(entry, settings) for entry in entries}
+    unkept: list[str] = []
+    found = {entry.id: _verify(entry, settings, unkept) for entry in entries}
     if as_json:
         rows = [_row(model_id, verdict) for model_id, verdicts in found.items() for verdict in verdicts]
         print(json.dumps(rows, indent=2, ensure_ascii=False))
     for model_id, verdicts in found.items():
         tell(model_id, verdicts)
+    if unkept:
+        raise CommandError("\n".join(unkept))
     if any(verdict.state == "damaged" for verdicts in found.values() for verdict in verdicts):
         raise typer.Exit(1)
 
 
-def _verify(entry: Entry, settings: Settings) -> list[Verdict]:
+def _verify(entry: Entry, settings: Settings, unkept: list[str]) -> list[Verdict]:
+    """Return what was found. unkept: takes what is to be said where that could not be written down."""
     from server.store.lock import working_on
-    from server.store.verify import size_to_verify, verify
+    from server.store.verify import NotKept, size_to_verify, verify
 
     with store_errors(), working_on(entry, settings.models_dir), progress(f"verifying {entry.id}") as report:
         size, read = size_to_verify(entry, settings.models_dir), 0
@@ -66,7 +70,11 @@ def _verify(entry: Entry, settings: Settings) -> list[Verdict]:
             share = min(1.0, read / size) if size else 1.0
             report(share, f"{read / 1e6:,.0f} of {size / 1e6:,.0f} MB")
 
-        return verify(entry, settings.models_dir, advance)
+        try:
+            return verify(entry, settings.models_dir, advance)
+        except NotKept as error:
+            unkept.append(f"{entry.id}: {error.message}")
+            return error.verdicts
 
 
 def tell(model_id: str, verdicts: list[Verdict]) -> None:

@@ -6,9 +6,11 @@ Losing it loses no model; a section that is not understood is kept as it is.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,28 @@ def read_record(entry: Entry, models_dir: Path) -> dict[str, Any]:
 
 def write_section(entry: Entry, models_dir: Path, name: str, section: Any) -> None:
     """Set one section; the others stay. Raises OSError."""
-    record = read_record(entry, models_dir) | {name: section}
     directory = entry.directory(models_dir)
     directory.mkdir(parents=True, exist_ok=True)
+    with _alone(directory.parent):
+        _replace(directory, read_record(entry, models_dir) | {name: section})
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Let nobody else write a record meanwhile: server and commands each write sections of their own.
+
+    What is locked is the directory of all models; that of one is locked by commands for as long as they work.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks of directories, such as NFS
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _replace(directory: Path, record: dict[str, Any]) -> None:
     with tempfile.NamedTemporaryFile(dir=directory, prefix=RECORD_FILE, delete=False) as file:
         try:
             file.write(json.dumps(record, indent=2, ensure_ascii=False).encode() + b"\n")

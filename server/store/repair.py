@@ -50,6 +50,7 @@ class _Plan:
     part: Part
     file: FileManifest
     origin: Origin
+    compared: bool  # with the copy's word; else only with what was known here
 
 
 def repair(
@@ -82,6 +83,8 @@ def _plans(entry: Entry, models_dir: Path, copy: Copy, trust: bool) -> list[_Pla
         listed = theirs.of(part.name)
         if part.name in TOKENIZER_FILES and listed is not None and listed.sha256 != sha256:
             listed = None  # of another commit of the base model: no reason to leave the model damaged
+        if listed is None and trust and origin == "seen" and (path := copy.local(part.name)) is not None:
+            listed = hash_file(path, part.name)
         if sha256 is None or origin == "seen":
             # A hash that was only taken down here may be that of a damaged file.
             if listed is None and sha256 is None:
@@ -93,13 +96,9 @@ def _plans(entry: Entry, models_dir: Path, copy: Copy, trust: bool) -> list[_Pla
                 sha256, origin = listed.sha256, "peer"
         assert sha256 is not None
         file = _file(part, sha256, listed, ours.of(part.name), copy)
-        plans.append(_Plan(part, file, origin))
+        plans.append(_Plan(part, file, origin, compared=listed is not None or origin != "seen"))
     if unknown:
-        raise StoreError(
-            f"nobody has told the right hash of {', '.join(unknown)} here, and the copy has another one. "
-            "If the "
-            "copy is known to be right, take its word with --trust; else name the sha256 in the model's entry"
-        )
+        raise _nobody_knows(", ".join(unknown))
     if not plans:
         raise StoreError(
             f"there is nothing to compare the files of {entry.id} with: neither their hashes nor a "
@@ -107,6 +106,29 @@ def _plans(entry: Entry, models_dir: Path, copy: Copy, trust: bool) -> list[_Pla
             f"copy are known. Fetch the model again: rkserve rm {entry.id}, then rkserve pull {entry.id}"
         )
     return plans
+
+
+def _nobody_knows(names: str) -> StoreError:
+    return StoreError(
+        f"nobody has told the right hash of {names} here, and the copy has another one. If the "
+        "copy is known to be right, take its word with --trust; else name the sha256 in the model's entry"
+    )
+
+
+def _check_against(copy: Copy, part: Part, sha256: str) -> None:
+    """Raise StoreError for a file that is as its hash was taken down here, unless the copy is the same.
+
+    It may have been damaged before, and then only the copy can tell.
+    """
+    path = copy.local(part.name)
+    if path is None:
+        raise StoreError(
+            f"{part.path} is as it was when its hash was taken down here, but nobody has told whether that "
+            "was right, and the copy has no manifest to compare it with. Name the sha256 in the model's "
+            "entry, or run rkserve verify where the copy is"
+        )
+    if hash_file(path, part.name).sha256 != sha256:
+        raise _nobody_knows(part.name)
 
 
 def _parts(entry: Entry, models_dir: Path, ours: Manifest) -> list[Part]:
@@ -176,6 +198,8 @@ def _mend(entry: Entry, models_dir: Path, plan: _Plan, copy: Copy, report: Repor
                     f"{file.sha256}: the copy's manifest contradicts itself, so nothing was changed"
                 )
             partial.finish()
+    if not changed and not plan.compared:
+        _check_against(copy, part, file.sha256)
     known = FileManifest(
         name=part.name,
         size_bytes=file.size_bytes,

@@ -173,6 +173,8 @@ def _hashes_in_meta(folder: Path) -> list[tuple[str, str]]:
         meta = json.loads((folder / META_FILE).read_bytes())
     except (OSError, ValueError):
         return []
+    if isinstance(meta, dict):
+        meta.pop("source", None)  # the file it was converted from, which is no part of it
     return list(_named_files(meta))
 
 

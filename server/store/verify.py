@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from server.registry.entry import Entry
+from server.store.errors import StoreError
 from server.store.manifest import (
     PIECE_BYTES,
     FileManifest,
@@ -42,6 +43,17 @@ class Verdict:
     piece_bytes: int = PIECE_BYTES
 
 
+class NotKept(StoreError):
+    """Everything was read and judged, but the outcome cannot be written beside the model."""
+
+    def __init__(self, directory: Path, error: OSError, verdicts: list[Verdict]) -> None:
+        super().__init__(
+            f"what was found could not be written down in {directory}: {error.strerror}. A server goes on as "
+            "before: free some room there, or make it writable, and verify again"
+        )
+        self.verdicts = verdicts
+
+
 def size_to_verify(entry: Entry, models_dir: Path) -> int:
     """Return how many bytes `verify` will read. Raises OSError."""
     return sum(part.path.stat().st_size for part in parts_there(entry, models_dir))
@@ -55,7 +67,7 @@ def verify(
     """Read every file of a model, compare, and keep the outcomes, and a manifest of what is whole.
 
     The caller holds the model's lock. advance: called with a file's name and the bytes that were read since.
-    Raises OSError and WrongBytes.
+    Raises OSError and WrongBytes; NotKept, with the verdicts, where they cannot be written down.
     """
     return verify_parts(entry, models_dir, parts_there(entry, models_dir), advance)
 
@@ -68,6 +80,7 @@ def verify_parts(
 ) -> list[Verdict]:
     """As `verify`, of some of a model's files."""
     expected = expected_hashes(entry, models_dir)
+    refused: OSError | None = None
     manifest = read_manifest(entry.directory(models_dir))
     verdicts, whole, outcomes = [], [], {}
     for part in parts:
@@ -86,8 +99,16 @@ def verify_parts(
             whole.append(found)
         outcomes[part.name] = _outcome(verdict, found)
         # After each file: what is found bad must not be forgotten if this run is ended.
-        keep_checked(entry, models_dir, {part.name: outcomes[part.name]})
-    write_manifest(entry.directory(models_dir), whole)
+        try:
+            keep_checked(entry, models_dir, {part.name: outcomes[part.name]})
+        except OSError as error:
+            refused = error  # a full disk: what is found must be told all the same
+    try:
+        write_manifest(entry.directory(models_dir), whole)
+    except OSError as error:
+        refused = refused or error
+    if refused is not None:
+        raise NotKept(entry.directory(models_dir), refused, verdicts) from refused
     return verdicts
 
 

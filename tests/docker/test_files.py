@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,10 +15,22 @@ import pytest
 import yaml
 
 from server.settings import PREFIX, Settings, load_settings
+from tests.webui.open_webui import documented
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "docker.md").read_text()
 DOCKERFILE = (ROOT / "Dockerfile.arm64").read_text()
+QUICKSTART = (ROOT / "docs" / "quickstart.md").read_text()
+# The settings by which docs/open-webui.md spares a board work, tried there in a browser.
+SPARING = {
+    "ENABLE_OLLAMA_API",
+    "DEFAULT_MODEL_PARAMS",
+    "DEFAULT_MODEL_METADATA",
+    "ENABLE_TAGS_GENERATION",
+    "ENABLE_FOLLOW_UP_GENERATION",
+    "ENABLE_RETRIEVAL_QUERY_GENERATION",
+    "OPENAI_API_CONFIGS",
+}
 STOP_S = 10  # what `docker stop` waits for by default
 
 
@@ -66,6 +79,12 @@ def test_open_webui_is_told_where_and_how_much(services: dict[str, Any]) -> None
     assert f"EXPOSE {inside}" in DOCKERFILE
     assert webui["environment"]["OPENAI_API_BASE_URL"] == f"http://rkserve:{inside}/v1"
     assert all(isinstance(value, str) for value in webui["environment"].values())
+    own = {"OPENAI_API_BASE_URL", "OPENAI_API_KEY"}
+    tried = {name: value for name, value in documented().items() if name in SPARING}
+    assert {name: value for name, value in webui["environment"].items() if name not in own} == tried
+    command = re.findall(r"docker run (.*?)\n```", QUICKSTART, re.DOTALL)[0].replace("\\\n", " ")
+    typed = dict(word.split("=", 1) for word in shlex.split(command) if re.match(r"[A-Z_]+=", word))
+    assert {name: value for name, value in typed.items() if name not in own | {"PORT"}} == tried
     assert (
         json.loads(webui["environment"]["DEFAULT_MODEL_METADATA"])["capabilities"]["builtin_tools"] is False
     )

@@ -14,13 +14,18 @@ from server.registry.record import RECORD_FILE
 from server.scheduling.npu_lock import NpuLock, default_lock_path
 from tests.doctor.command import TIMEOUT_S, doctor, environment
 from tests.doctor.test_probes import ALL, a_board
+from tests.rkllm.board import Board
 from tests.server.cli.command import COMMAND
 
 
-def left_running() -> list[str]:
-    """Return the probe processes there are."""
-    commands = (" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
-    return [command for command in commands if "backends.rkllm.probes" in command]
+def left_running(board: Board) -> list[int]:
+    """Return the processes that were started for this board: of others' tests there may be some, too."""
+    mine = environment(board)["XDG_CONFIG_HOME"]
+    return [
+        process.pid
+        for process in psutil.process_iter(["environ"])
+        if (process.info["environ"] or {}).get("XDG_CONFIG_HOME") == mine
+    ]
 
 
 def test_a_report_a_record_and_a_table(tmp_path: Path) -> None:
@@ -65,7 +70,7 @@ def test_a_probe_that_ends_the_library_costs_itself(tmp_path: Path, fault: str, 
     assert examined.outcomes == ALL | {"skip_special_token": "failed"}
     assert says in examined.finding("skip_special_token")["finding"]
     assert [entry["call"] for entry in board.calls("rkllm_init")].count("rkllm_init") >= 4
-    assert not left_running()
+    assert not left_running(board)
 
 
 def test_where_probes_fail_it_does_not_say_that_all_is_well(tmp_path: Path) -> None:

@@ -260,6 +260,28 @@ def test_a_copy_of_another_file_is_refused(homes: tuple[Home, Home], tmp_path: P
     assert sha256(bad.file) == sha256(other.file)
 
 
+@pytest.mark.parametrize("form", ["a disk", "an address"])
+def test_what_was_damaged_when_its_hash_was_taken_down_is_not_called_whole(form: str, tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.file.write_bytes(b"damaged since it was copied here")
+    copy = tmp_path / "m.rkllm"
+    copy.write_bytes(b"as it was made")
+    assert home.run("verify").returncode == 0  # nobody knows better
+    if form == "a disk":
+        done = home.repair(str(copy))
+        assert done.returncode == 1 and "--trust" in done.stderr
+        assert home.repair(str(copy), "--trust").returncode == 0
+        assert home.file.read_bytes() == copy.read_bytes()
+        return
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(RangeHandler, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    done = home.repair(f"http://127.0.0.1:{server.server_address[1]}/m.rkllm")
+    server.shutdown()
+    server.server_close()
+    assert done.returncode == 1
+    assert "nobody has told whether that was right" in done.stderr
+
+
 def record(home: Home, expected: str | None) -> None:
     """Write down what a pull would have: the hash that the hub tells."""
     path = home.file.parent / ".record.json"

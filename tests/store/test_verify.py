@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from server.store.errors import StoreError, WrongBytes
 from server.store.manifest import decode_manifest, hash_file
 from tests.rkllm.board import Board
+from tests.server.cli.command import environment as environment_of
 from tests.server.cli.command import models_dir, rkserve
 
 PIECE = 16 * 2**20
@@ -143,8 +146,16 @@ def test_a_hybrid_folder_is_compared_with_its_description(tmp_path: Path) -> Non
     (folder / "a.bin").write_bytes(b"weights")
     sha256 = [hashlib.sha256(content).hexdigest() for content in (b"graph", b"weights")]
     build = {"file": "a.onnx", "sha256": sha256[0], "data_file": "a.bin", "data_sha256": sha256[1]}
-    (folder / "meta2.json").write_text(json.dumps({"segments": [{"builds": [build]}]}))
+    source = {"format": "gguf", "file": "m.gguf", "sha256": "ab" * 32}  # as a conversion writes it
+    (folder / "meta2.json").write_text(json.dumps({"source": source, "segments": [{"builds": [build]}]}))
+
+    def verified() -> object:
+        rows = json.loads(rkserve("models", "--json", home=tmp_path).stdout)
+        return next(one["verified"] for one in rows if one["id"] == "mine")
+
+    assert verified() is None
     assert rkserve("verify", "mine", home=tmp_path).returncode == 0
+    assert verified() is True  # though what it was converted from is not there
     (folder / "a.bin").write_bytes(b"weighty")
     done = rkserve("verify", "mine", "--json", home=tmp_path)
     assert done.returncode == 1
@@ -187,3 +198,41 @@ def test_what_is_known_to_be_damaged_is_not_loaded(tmp_path: Path) -> None:
         # Another file in its place is another matter, without a restart.
         path.write_bytes(content)
         assert server.ask("mine")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_full_disk_hides_no_damage(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]).returncode:
+        pytest.skip("no disk can be mounted here")
+    try:
+        home = tmp_path / "home"
+        own_model(home, 10, sha256='"' + "a" * 64 + '"')
+        (disk / "mine").mkdir()
+        (disk / "mine" / "m.rkllm").write_bytes(bytes(2**20))
+        done = rkserve("verify", "--models-dir", str(disk), home=home)
+        assert done.returncode == 1
+        assert "m.rkllm is damaged" in done.stderr
+        assert f"could not be written down in {disk / 'mine'}: No space left on device" in done.stderr
+        assert os.listdir(disk / "mine") == ["m.rkllm"]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+_WRITE = """
+import sys
+from pathlib import Path
+from server.registry.entry import Entry
+from server.registry.record import read_record, write_section
+entry = Entry.model_construct(id="mine", backend="rkllm")
+for count in range(300):
+    write_section(entry, Path(sys.argv[1]), sys.argv[2], count)
+    assert read_record(entry, Path(sys.argv[1]))[sys.argv[2]] == count
+"""
+
+
+def test_sections_of_a_record_that_two_write_at_once_are_all_kept(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-c", _WRITE, str(tmp_path)]
+    writers = [subprocess.Popen([*command, name], env=environment_of(tmp_path)) for name in ("a", "b")]
+    assert [writer.wait(60) for writer in writers] == [0, 0]

@@ -1,0 +1,209 @@
+"""What the hybrid engine itself takes of a token: all but the segments, which cost nothing here.
+
+An executor that does nothing stands for the NPU, so what is left is the engine's own: norms, RoPE, attention
+over the KV cache, gates, conv state, sampling, and Python between the calls. Three subjects take turns: the
+engine with native kernels, the engine with numpy, and numpy with an executor that copies what goes in and
+comes out, as the vendor's Python package does. Beside it, native attention and a plain read of the same keys
+and values. Run it as `python -m bench.overhead`, where the native kernels are installed (`make wheels`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from backends.base import Sampling
+from backends.hybrid import sampling
+from backends.hybrid.buffers import Buffers
+from backends.hybrid.executor import Array
+from backends.hybrid.folder import HybridFolder
+from backends.hybrid.forward import Forward
+from backends.hybrid.kernels import NUMPY, Kernels, best_kernels
+from backends.hybrid.kv_cache import KVCache
+from bench.bystanders import Bystanders
+from bench.report import Budget, Figure, Report, median, say
+from bench.shapes import CHUNK, KANANA2_1_3B, LFM3_1_7B, shape_folder
+
+MODELS = {"LFM3-1.7B, 12 segments": (LFM3_1_7B, 10.0), "Kanana-2-1.3B, 33 segments": (KANANA2_1_3B, 25.0)}
+SAMPLING = Sampling(temperature=0.7, top_p=0.9, top_k=40)
+
+
+class NoCall:
+    """A segment that costs nothing, or only the copies of what it reads and writes."""
+
+    def __init__(self, inputs: Sequence[Array], outputs: Sequence[Array], copies: bool) -> None:
+        self.inputs, self.outputs, self._copies = inputs, outputs, copies
+
+    def run(self) -> None:
+        if self._copies:
+            for array in self.inputs:
+                array.copy()
+            for array in self.outputs:
+                array[...] = array.copy()
+
+
+class NoExecutor:
+    """See executor.Executor. Outputs hold what they were filled with at the start."""
+
+    runtime = "none"
+    max_tokens = CHUNK
+
+    def __init__(self, folder: HybridFolder, copies: bool) -> None:
+        self._segments = folder.meta.segments
+        self._copies = copies
+        self._buffers = Buffers(CHUNK)
+        rng = np.random.default_rng(1)
+        for call in self.bind(CHUNK):
+            for array in call.outputs:
+                array[...] = rng.normal(size=array.shape)
+
+    def length_for(self, tokens: int) -> int:
+        return 1 if tokens == 1 else CHUNK
+
+    def bind(self, length: int) -> list[NoCall]:
+        calls, stream = [], 0
+        for segment in self._segments:
+            inputs = self._buffers.views(segment.inputs, length, stream)
+            stream ^= any(tensor.role == "hidden" for tensor in segment.outputs)
+            calls.append(NoCall(inputs, self._buffers.views(segment.outputs, length, stream), self._copies))
+        return calls
+
+    def close(self) -> None:
+        pass
+
+
+class Subject:
+    """An engine over a context of so many tokens, ready to make one token after another."""
+
+    def __init__(self, folder: HybridFolder, kernels: Kernels, copies: bool, context: int) -> None:
+        self._forward = Forward(folder, NoExecutor(folder, copies), kernels=kernels)
+        self._kernels = kernels
+        self._rng = sampling.generator(1)
+        self._history = sampling.History(np.zeros(1, np.int32))
+        self._cache: KVCache = self._forward.new_cache()
+        for start in range(0, context, CHUNK):
+            ids = np.zeros(min(CHUNK, context - start), np.int32)
+            self._forward.run(ids, self._cache, want_logits=False)
+
+    def token_ms(self, tokens: int) -> float:
+        """Make tokens and return the median time of one."""
+        times = []
+        for _ in range(tokens):
+            began = time.perf_counter()
+            logits = self._forward.run(np.zeros(1, np.int32), self._cache, want_logits=True)
+            assert logits is not None
+            sampling.choose(logits, SAMPLING, self._history, self._rng, self._kernels)
+            times.append(1000 * (time.perf_counter() - began))
+        return median(times)
+
+
+def measure(options: argparse.Namespace) -> Report:
+    """Measure all models and contexts; return the report."""
+    native = best_kernels(options.threads)
+    report = Report(f"Overhead: the engine without its segments, {options.threads} threads, {native.name}")
+    bystanders = Bystanders()
+    with tempfile.TemporaryDirectory(prefix="rkserve-shape-") as scratch, bystanders.watched([]):
+        for number, (name, (values, budget)) in enumerate(MODELS.items()):
+            directory = Path(scratch) / str(number)
+            directory.mkdir()
+            folder = shape_folder(directory, values)
+            for context in options.contexts:
+                say(f"overhead: {name}, context {context}")
+                _one(report, folder, name, context, native, budget if context == 1000 else None, options)
+        for context in options.contexts:
+            for dtype in (np.float32, np.float16):
+                say(f"overhead: attention over {context} keys of {np.dtype(dtype).name}")
+                _attention(report, context, dtype, native, options)
+    report.crowd = bystanders.crowd
+    report.notes.append(bystanders.note())
+    return report
+
+
+def _one(
+    report: Report,
+    folder: HybridFolder,
+    name: str,
+    context: int,
+    native: Kernels,
+    budget: float | None,
+    options: argparse.Namespace,
+) -> None:
+    subjects = {
+        "native": Subject(folder, native, False, context),
+        "numpy": Subject(folder, NUMPY, False, context),
+        "numpy, copying": Subject(folder, NUMPY, True, context),
+    }
+    rounds: dict[str, list[float]] = {subject: [] for subject in subjects}
+    for _ in range(options.rounds):
+        for subject, engine in subjects.items():
+            rounds[subject].append(engine.token_ms(options.tokens))
+    times = {subject: median(values) for subject, values in rounds.items()}
+    report.rows.append({"model": name, "context": context, **{f"{k}, ms": v for k, v in times.items()}})
+    what = f"{name}: a token at {context}"
+    report.figures.append(Figure(what, times["native"], "ms", Budget(budget) if budget else None))
+    ratio = times["numpy, copying"] / times["native"]
+    report.figures.append(Figure(f"{what}: numpy, copying / native", ratio, "", Budget(3, at_least=True)))
+
+
+def _attention(
+    report: Report, context: int, dtype: type, native: Kernels, options: argparse.Namespace
+) -> None:
+    """Attention of one token in LFM3-1.7B's shape over more layers than a cache holds, and a plain read."""
+    heads, kv_heads, head_dim, layers = 16, 4, 128, max(12, 48_000 // context)
+    rng = np.random.default_rng(2)
+    shape = (layers, 2, kv_heads, context, head_dim)
+    rows: np.ndarray = rng.standard_normal(shape, np.float32).astype(dtype)
+    q, out = rng.standard_normal((1, heads, head_dim), np.float32), np.empty((1, heads, head_dim), np.float32)
+    kind = native.attention(head_dim**-0.5, None, None, head_dim)
+
+    def attend() -> None:
+        for keys, values in rows:
+            kind.attend(q, keys, values, out)
+
+    parts = np.array_split(rows.reshape(-1).view(np.float32), options.threads)
+    ones = np.ones(64 * 1024, np.float32)
+
+    def read_part(part: Array) -> None:
+        for start in range(0, len(part), len(ones)):
+            piece = part[start : start + len(ones)]
+            piece.dot(ones[: len(piece)])
+
+    with ThreadPoolExecutor(options.threads) as pool:
+        attend_s, read_s = _both(attend, lambda: list(pool.map(read_part, parts)), 5 * options.rounds)
+    name = f"native attention / reading {context} {np.dtype(dtype).name} keys and values"
+    note = f"{1e6 * attend_s / layers:.0f} us a layer, {rows.nbytes / attend_s / 1e9:.1f} GB/s"
+    report.figures.append(Figure(name, attend_s / read_s, "", Budget(1.5), note))
+
+
+def _both(one: Callable[[], object], other: Callable[[], object], rounds: int) -> tuple[float, float]:
+    """Return the best times of two things that take turns: others on the machine only ever take away."""
+    best = [float("inf"), float("inf")]
+    for _ in range(rounds):
+        for number, thing in enumerate((one, other)):
+            began = time.perf_counter()
+            thing()
+            best[number] = min(best[number], time.perf_counter() - began)
+    return best[0], best[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.overhead", description=__doc__)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--contexts", type=int, nargs="+", default=[1000, 4000])
+    parser.add_argument("--tokens", type=int, default=20, help="of a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    options = parser.parse_args()
+    report = measure(options)
+    report.print()
+    report.write(options.json)
+
+
+if __name__ == "__main__":
+    main()
