@@ -20,7 +20,7 @@ from server.store.transfer import UNUSABLE, Locate, Place
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHA1 = re.compile(r"[0-9a-f]{40}")
-MOST_FILE_BYTES = 2**44  # far above any model: a number beyond it is no size
+MOST_FILE_BYTES = 2**53  # far above any model: a number beyond it is no size
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,9 @@ def with_entry(text: str, entry_id: str, block: str) -> str:
     if all(pair[0].start_mark.line <= key.start_mark.line for pair in root.value):
         line = len(lines)  # the last block: what is commented out at the end stays where it belongs
     if lines and not lines[-1].endswith("\n"):
-        lines[-1] += "\n"
-    lines[line:line] = [textwrap.indent(block, " " * indent)]
+        lines[-1] += "\r\n" if "\r\n" in text else "\n"
+    block = textwrap.indent(block, " " * indent)
+    lines[line:line] = [block.replace("\n", "\r\n") if "\r\n" in text else block]
     result = "".join(lines)
     after = _data(result)
     added = dict(_models(after))
@@ -68,7 +69,7 @@ def add_entry(file: Path, entry_id: str, block: str) -> None:
     """Put an entry into a models.yaml, made if need be; owner and mode stay. Raises CannotInsert, OSError."""
     file = file.resolve()  # behind a symbolic link, the file itself is what changes
     try:
-        text, state = file.read_text(encoding="utf-8"), file.stat()
+        text, state = file.read_bytes().decode(), file.stat()  # its line ends stay
     except FileNotFoundError:
         text, state = "", None
     except UnicodeDecodeError as error:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from server.store.draft import id_for
-from server.store.models_yaml import CannotInsert, with_entry
+from server.store.models_yaml import CannotInsert, add_entry, with_entry
 from tests.server.cli.command import COMMAND, environment, models_dir, rkserve
 from tests.store.hub_server import Hub, running_hub
 
@@ -176,6 +176,14 @@ def test_what_is_no_model_is_refused(what: str, tmp_path: Path) -> None:
     done = rkserve("add", what, home=tmp_path)
     assert done.returncode == 1
     assert ("rkserve convert gguf" in done.stderr) == (what == "model.gguf")
+
+
+def test_the_line_ends_of_a_file_stay(tmp_path: Path) -> None:
+    file = tmp_path / "models.yaml"
+    before = MINE.rstrip("\n").replace("\n", "\r\n").encode()
+    file.write_bytes(before)
+    add_entry(file, "new", "new:\n  backend: rkllm\n")
+    assert file.read_bytes() == before + b"\r\n  new:\r\n    backend: rkllm\r\n"
 
 
 @pytest.mark.parametrize("arguments", [(b"bad\xff.rkllm",), (b"good.rkllm", b"--license", b"X\xff")])
