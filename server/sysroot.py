@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 _MOST_BYTES = 1 << 20
 
@@ -53,7 +54,7 @@ class Sysroot:
     def denied(self, name: str) -> bool:
         """Return whether a file is kept from this user."""
         try:
-            with self.path(name).open("rb"):
+            with self._opened(name):
                 return False
         except PermissionError:
             return True
@@ -62,7 +63,11 @@ class Sysroot:
 
     def _bytes(self, name: str) -> bytes | None:
         try:
-            with self.path(name).open("rb") as file:
+            with self._opened(name) as file:
                 return file.read(_MOST_BYTES)
         except OSError:
             return None
+
+    def _opened(self, name: str) -> BinaryIO:
+        """Open a file without waiting for whoever should write to it, where it is a pipe."""
+        return os.fdopen(os.open(self.path(name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")

@@ -54,6 +54,10 @@ def read_registry(files: list[Path], models_dir: Path) -> Registry:
 
 def _read_file(file: Path, problems: list[Problem], ids: set[str]) -> Iterator[Placed]:
     """Yield the sound entries of a file; add what is wrong to `problems`, and every id to `ids`."""
+    if file.exists() and not (file.is_file() or file.is_dir()):
+        # A pipe nobody writes to would be waited for without end, at a reload by a server that should go on.
+        problems.append(Problem(file, 1, "", "is no file but a pipe, a socket or a device"))
+        return
     try:
         document = read_document(file.read_bytes())
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from pathlib import Path
 
@@ -365,6 +366,12 @@ def test_a_template_close_to_a_built_in_one_is_named(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_a_problem_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(RegistryError, match="cannot be read: No such file or directory"):
         read_registry([tmp_path / "none.yaml"], tmp_path)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(RegistryError, match=r"pipe\.yaml:1: is no file but a pipe"):
+        read_registry([tmp_path / "pipe.yaml"], tmp_path)
 
 
 def test_problems_come_all_at_once_by_line_and_carry_their_fields(tmp_path: Path) -> None:
