@@ -51,16 +51,26 @@ def work_folder(path: Path) -> Iterator[Path]:
 
     Raises ConvertError when another process works there, and in place of OSError.
     """
+    with kept_folder(path) as lock:
+        _clear(path)
+        try:
+            yield path
+        finally:
+            if _same(path, lock):  # once it is renamed, the name may be another run's
+                shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def kept_folder(path: Path) -> Iterator[int]:
+    """Lock a folder, made if there is none, to work in it alone; what is in it stays. Yields the lock.
+
+    Raises ConvertError when another process works there, and in place of OSError.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = _lock(path)
         try:
-            _clear(path)
-            try:
-                yield path
-            finally:
-                if _same(path, lock):  # once it is renamed, the name may be another run's
-                    shutil.rmtree(path, ignore_errors=True)
+            yield lock
         finally:
             os.close(lock)
     except OSError as error:

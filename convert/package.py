@@ -81,7 +81,7 @@ def _install(
     """Unpack the wheel into `target`. Raises ConvertError with what uv said."""
     target.mkdir()
     environment, arguments = uv_settings(os.environ)
-    command = [_uv(), "pip", "install", "--no-deps", "--no-build", "--target", str(target)]
+    command = [uv_program(), "pip", "install", "--no-deps", "--no-build", "--target", str(target)]
     command += ["--cache-dir", str(cache), "--python", sys.executable, "--color", "never", *arguments]
     with tempfile.TemporaryFile() as output:
         # In the target folder, so that a project the user happens to stand in has no say.
@@ -155,7 +155,8 @@ def _size_bytes(directory: Path) -> int:
     return size
 
 
-def _uv() -> str:
+def uv_program() -> str:
+    """Return the path of uv. Raises ConvertError."""
     try:
         from uv import find_uv_bin
 

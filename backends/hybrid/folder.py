@@ -52,7 +52,7 @@ def read_folder(
     meta = _read_meta(path, overlay)
     problems = contradictions(meta)
     variant, builds, lacking = _choose_builds(meta, executor, variant)
-    problems += file_problems(path, _files(meta, builds), HASHED_AT_LOAD_BYTES)
+    problems += file_problems(path, files_of(meta, builds), HASHED_AT_LOAD_BYTES)
     if problems:
         raise _refusal("model_corrupt", path, "is damaged or incomplete", problems)
     if missing := [*lacking, *unsupported(meta)]:
@@ -67,7 +67,7 @@ def verify_files(path: Path, overlay: Path | None = None) -> list[str]:
     """
     meta = _read_meta(path, overlay)
     builds = [build for segment in meta.segments for build in segment.builds]
-    return [*contradictions(meta), *file_problems(path, _files(meta, builds), None)]
+    return [*contradictions(meta), *file_problems(path, files_of(meta, builds), None)]
 
 
 def file_problems(path: Path, files: Iterable[File], hash_up_to_bytes: int | None) -> list[str]:
@@ -94,7 +94,7 @@ def _file(folder: Path, file: File, hash_up_to_bytes: int | None) -> Iterator[st
         yield f"{file.file} cannot be read: {error.strerror}"
 
 
-def _files(meta: Meta, builds: Iterable[Build]) -> list[File]:
+def files_of(meta: Meta, builds: Iterable[Build]) -> list[File]:
     """Return every file the folder must hold to run these builds, as often as it is named."""
     files = [meta.embedding.file, meta.tokenizer]
     files += [file for file in (meta.chat_template, meta.license.text, meta.license.notice_file) if file]

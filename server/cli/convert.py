@@ -86,6 +86,72 @@ def hf(
     _show(entry)
 
 
+@app.command("rknn", epilog="Example: [bold]rkserve convert rknn smollm2 --target rk3588[/]")
+def rknn(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The hybrid folder, with fp32 graphs.", show_default=False)
+    ],
+    target: Annotated[
+        str, typer.Option("--target", metavar="CHIP", help="The chip to build for.")
+    ] = "rk3588",
+    env: Annotated[
+        Path | None,
+        typer.Option(
+            "--env",
+            metavar="PATH",
+            help="The environment of rknn-toolkit2; made there if nothing is. Else in the user's cache.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Write a folder for the board there, instead of adding to DIR.",
+            show_default=False,
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder of that name.")] = False,
+    tokens: Annotated[
+        int,
+        typer.Option(
+            "--tokens",
+            metavar="N",
+            min=0,
+            help="Also compare N tokens of three answers; needs the whole model in memory several times.",
+        ),
+    ] = 0,
+) -> None:
+    """Build the graphs of a hybrid folder for the NPU, and compare each with onnxruntime. On a PC."""
+    with converting():
+        from convert.errors import TargetExists
+        from convert.rknn.build import TARGETS, build_rknn
+        from convert.rknn.environment import default_environment, ready_environment
+
+        if target not in TARGETS:
+            raise CommandError(f"--target {target} is none of: {', '.join(TARGETS)}", exit_code=2)
+        try:
+            with progress(f"building {directory.name}") as report:
+                built = build_rknn(
+                    directory,
+                    lambda tell: ready_environment(env or default_environment(), tell),
+                    target=target,
+                    out=out,
+                    overwrite=overwrite,
+                    steps=tokens,
+                    progress=report,
+                )
+        except TargetExists as error:
+            if not error.replaceable or overwrite:
+                raise
+            raise CommandError(f"{error.message} --overwrite replaces it.") from error
+    from server.cli.builds_table import print_builds
+
+    print_builds(built)
+    say(f"wrote {built.folder}")
+
+
 def _show(entry: str) -> None:
     """Print the entry, and say which file it belongs into: a whole file where there is none yet."""
     settings = settings_for({})
