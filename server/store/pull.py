@@ -62,13 +62,13 @@ class ConversionWanted(StoreError):
         super().__init__(
             f"{repo} is the original model of {entry.id}: its folder is made on a PC by the lines above "
             f"(hf comes with rkserve), and copied to {told(entry, entry.folder or '')} on the board "
-            "(rkserve where shows this directory). Its graphs run on the CPU: those for the NPU cannot be "
-            "built yet"
+            "(rkserve where shows this directory). The last line builds its graphs for the NPU"
         )
         original = f"{entry.id}-original"  # not the folder's name, in small letters either
         self.lines = (
             f"hf download {repo} --local-dir {original}",
             f"rkserve convert hf {original} --out {entry.id}",
+            f"rkserve convert rknn {entry.id}",
         )
 
 
