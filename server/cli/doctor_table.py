@@ -39,7 +39,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
         head.rstrip()
         console.print(head, soft_wrap=True)
         for line in more:
-            console.print(Text(" " * (names + words + 4) + line), soft_wrap=True)
+            console.print(Text(" " * (names + words + 4) + line.rstrip()), soft_wrap=True)
         if finding.mend is not None:
             console.print(Text(f"{_INDENT}-> {finding.mend}", style="bold"), soft_wrap=True)
         if finding.see is not None:

@@ -136,7 +136,8 @@ def test_in_a_narrow_terminal_words_are_wrapped_and_commands_are_not(tmp_path: P
         "(until the next boot)"
     )
     others = [line for line in lines if not line.startswith(("    ->", "       docs/", "rkserve:"))]
-    assert max(map(len, others)) <= 60 and all(line == line.rstrip() for line in others)
+    assert max(map(len, others)) <= 60
+    assert [line for line in others if line != line.rstrip()] == []
     assert "\x1b[33madvice" in shown
 
 
