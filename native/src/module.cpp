@@ -257,6 +257,7 @@ PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "_kernels", nullptr, -1, kMethods,
 PyMODINIT_FUNC PyInit__kernels() {
 #if defined(__x86_64__)
   // Compiled for AVX2: on an older processor the first call would end the process.
+  __builtin_cpu_init();  // clang's runtime library does not do it by itself
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c")) {
     PyErr_SetString(PyExc_ImportError, "this processor lacks AVX2, FMA or F16C");
     return nullptr;
