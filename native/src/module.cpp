@@ -10,6 +10,7 @@
 #include <string>
 
 #include "attention.h"
+#include "processor.h"
 #include "rows.h"
 #include "vocabulary.h"
 
@@ -255,12 +256,9 @@ PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "_kernels", nullptr, -1, kMethods,
 }  // namespace
 
 PyMODINIT_FUNC PyInit__kernels() {
-#if defined(__x86_64__)
-  // Compiled for AVX2: on an older processor the first call would end the process.
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c")) {
+  if (!rkk::processor_suffices()) {  // the first call would end the process
     PyErr_SetString(PyExc_ImportError, "this processor lacks AVX2, FMA or F16C");
     return nullptr;
   }
-#endif
   return PyModule_Create(&kModule);
 }
