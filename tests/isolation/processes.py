@@ -29,7 +29,8 @@ def server_process(url: str) -> psutil.Process:
 
 
 def worker_process(server: psutil.Process) -> psutil.Process:
-    """Return the server's only worker."""
+    """Return the server's only worker, once those before it are gone."""
+    assert eventually(lambda: len(server.children()) == 1)
     (worker,) = server.children()
     return worker
 
