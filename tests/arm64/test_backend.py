@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.arm64.machine import ROOT, CannotSetUp, Machine, machine
+from tests.demo_model import demo_models_dir
 from tests.standin.rkllm.build import build
 
 SMOKE_S = 1200  # two minutes on a machine of its own
@@ -32,6 +33,7 @@ SUITES = ("tests/backends/rkllm", "tests/standin", "tests/rkllm", "tests/backend
 @pytest.fixture(scope="module")
 def arm64() -> Machine:
     """The machine, or a skip that says why there is none."""
+    demo_models_dir()  # its tokenizer is used there, and fetched and converted here
     try:
         return machine()
     except CannotSetUp as error:
