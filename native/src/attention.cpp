@@ -17,7 +17,7 @@
 namespace rkk {
 namespace {
 
-constexpr int kKeys = 16;        // keys in a block of decode, and how far ahead the next ones are fetched
+constexpr int kKeys = 16;        // keys in a block of decode
 constexpr int kKeysOfPart = 128; // fewer are not worth another thread
 constexpr int kBlock = 64;       // keys in a block of prefill
 constexpr int kMaxHeadDim = 512;
@@ -62,16 +62,16 @@ float weigh(float* scores, int count, float& maximum, float& total) {
 
 // ---- one token
 
-template <typename Element>
-void prefetch(const Element* from, int count) {
-  for (int at = 0; at < count; at += 64 / static_cast<int>(sizeof(Element))) __builtin_prefetch(from + at);
-}
-
-// scores[g][j] = q[g] . keys[j] for Queries queries and the four keys from `key` on
+// scores[g][j] = q[g] . keys[j] for Queries queries and the four keys from `key` on. value: the values of these
+// keys, fetched meanwhile, line by line, since they are read by columns afterwards; null: nothing is fetched.
 template <typename Element, int Queries>
-void four_products(const float* q, const Element* key, int head_dim, float (*scores)[kKeys]) {
+void four_products(const float* q, const Element* key, const Element* value, int head_dim,
+                   float (*scores)[kKeys]) {
+  constexpr int kLine = 64 / static_cast<int>(sizeof(Element));
   Floats sums[Queries][4] = {};
   for (int d = 0; d < head_dim; d += kLanes) {
+    if (value != nullptr && d % kLine == 0)
+      for (int j = 0; j < 4; ++j) __builtin_prefetch(value + j * head_dim + d);
     Floats left[Queries];
     for (int g = 0; g < Queries; ++g) left[g] = load(q + g * head_dim + d);
     for (int j = 0; j < 4; ++j) {
@@ -82,7 +82,7 @@ void four_products(const float* q, const Element* key, int head_dim, float (*sco
   for (int g = 0; g < Queries; ++g) sum_each(sums[g][0], sums[g][1], sums[g][2], sums[g][3], scores[g]);
 }
 
-// scores[g][j] = q[g] . keys[j]; the values are fetched meanwhile
+// scores[g][j] = q[g] . keys[j]
 template <typename Element, int Queries>
 void dot_products(const float* q, const Element* keys, const Element* values, int count, int head_dim,
                   float (*scores)[kKeys]) {
@@ -90,12 +90,10 @@ void dot_products(const float* q, const Element* keys, const Element* values, in
   int j = 0;
   for (; j + 4 <= count; j += 4) {
     const ptrdiff_t at = static_cast<ptrdiff_t>(j) * head_dim;
-    prefetch(keys + at + kKeys * head_dim, 4 * head_dim);  // past the end fetches nothing and does no harm
-    prefetch(values + at, 4 * head_dim);
     auto* to = reinterpret_cast<float(*)[kKeys]>(&scores[0][j]);
-    four_products<Element, kFirst>(q, keys + at, head_dim, to);
+    four_products<Element, kFirst>(q, keys + at, values + at, head_dim, to);
     if constexpr (kFirst < Queries)
-      four_products<Element, Queries - kFirst>(q + kFirst * head_dim, keys + at, head_dim, to + kFirst);
+      four_products<Element, Queries - kFirst>(q + kFirst * head_dim, keys + at, nullptr, head_dim, to + kFirst);
   }
   for (; j < count; ++j)
     for (int g = 0; g < Queries; ++g) {
