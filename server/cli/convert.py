@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -33,17 +35,11 @@ def gguf(
     """Convert a GGUF file of the architecture Llama, in fp32, and print its entry for models.yaml."""
     with converting():
         from convert.entry import entry_yaml
-        from convert.errors import TargetExists
         from convert.gguf import convert_gguf
         from convert.suggested_sampling import suggested_sampling
 
-        try:
-            with progress(f"converting {file.name}") as report:
-                convert_gguf(file, out, overwrite=overwrite, progress=report)
-        except TargetExists as error:
-            if not error.replaceable or overwrite:
-                raise
-            raise CommandError(f"{error.message} --overwrite replaces it.") from error
+        with _hint_at_overwrite(overwrite), progress(f"converting {file.name}") as report:
+            convert_gguf(file, out, overwrite=overwrite, progress=report)
         entry = entry_yaml(out, suggested_sampling(file))
     say(f"wrote {out}")
     _show(entry)
@@ -71,16 +67,10 @@ def hf(
     """Convert a Hugging Face checkpoint, in fp32, and print its entry for models.yaml."""
     with converting():
         from convert.entry import entry_yaml
-        from convert.errors import TargetExists
         from convert.hf import convert_hf
 
-        try:
-            with progress(f"converting {directory.name}") as report:
-                convert_hf(directory, out, overwrite=overwrite, progress=report)
-        except TargetExists as error:
-            if not error.replaceable or overwrite:
-                raise
-            raise CommandError(f"{error.message} --overwrite replaces it.") from error
+        with _hint_at_overwrite(overwrite), progress(f"converting {directory.name}") as report:
+            convert_hf(directory, out, overwrite=overwrite, progress=report)
         entry = entry_yaml(out)
     say(f"wrote {out}")
     _show(entry)
@@ -125,31 +115,38 @@ def rknn(
 ) -> None:
     """Build the graphs of a hybrid folder for the NPU, and compare each with onnxruntime. On a PC."""
     with converting():
-        from convert.errors import TargetExists
         from convert.rknn.build import TARGETS, build_rknn
         from convert.rknn.environment import default_environment, ready_environment
 
         if target not in TARGETS:
             raise CommandError(f"--target {target} is none of: {', '.join(TARGETS)}", exit_code=2)
-        try:
-            with progress(f"building {directory.name}") as report:
-                built = build_rknn(
-                    directory,
-                    lambda tell: ready_environment(env or default_environment(), tell),
-                    target=target,
-                    out=out,
-                    overwrite=overwrite,
-                    steps=tokens,
-                    progress=report,
-                )
-        except TargetExists as error:
-            if not error.replaceable or overwrite:
-                raise
-            raise CommandError(f"{error.message} --overwrite replaces it.") from error
+        with _hint_at_overwrite(overwrite), progress(f"building {directory.name}") as report:
+            built = build_rknn(
+                directory,
+                lambda tell: ready_environment(env or default_environment(), tell),
+                target=target,
+                out=out,
+                overwrite=overwrite,
+                steps=tokens,
+                progress=report,
+            )
     from server.cli.builds_table import print_builds
 
     print_builds(built)
     say(f"wrote {built.folder}")
+
+
+@contextmanager
+def _hint_at_overwrite(overwrite: bool) -> Iterator[None]:
+    """Where the folder is there already and may be replaced, name the flag that does it."""
+    from convert.errors import TargetExists
+
+    try:
+        yield
+    except TargetExists as error:
+        if not error.replaceable or overwrite:
+            raise
+        raise CommandError(f"{error.message} --overwrite replaces it.") from error
 
 
 def _show(entry: str) -> None:

@@ -9,6 +9,7 @@ from typing import IO
 
 import httpx2
 
+from server.redirects import leaves_https
 from server.runtimes.errors import NotFetched
 
 LARGEST_BYTES = 256 * 2**20  # the vendor's libraries have 7 to 8 MB
@@ -51,10 +52,9 @@ def _of_file(path: Path) -> Iterator[bytes]:
 def _of_url(url: str, report: Report) -> Iterator[bytes]:
     try:
         with httpx2.Client(timeout=SILENCE_S) as client:
-            secure = False
+            before: httpx2.URL | None = None
             for _ in range(MOST_REDIRECTS + 1):
-                target = _checked(url, secure)
-                secure = target.scheme == "https"
+                before = target = _checked(url, before)
                 with client.stream("GET", target, headers={"accept-encoding": "identity"}) as response:
                     if response.status_code not in _REDIRECTS:
                         yield from _body(response, url, report)
@@ -67,12 +67,12 @@ def _of_url(url: str, report: Report) -> Iterator[bytes]:
     raise NotFetched(f"{url} could not be fetched: it is redirected more than {MOST_REDIRECTS} times")
 
 
-def _checked(url: str, secure: bool) -> httpx2.URL:
-    """Return the address if it may be asked. secure: what led to it came by https, and so must this."""
+def _checked(url: str, before: httpx2.URL | None) -> httpx2.URL:
+    """Return the address if it may be asked. before: the address that led to it."""
     target = httpx2.URL(url)
     if target.scheme not in ("http", "https") or not target.host:
         raise NotFetched(f"{url} is no http or https address; a file is named by its path")
-    if secure and target.scheme != "https":
+    if before is not None and leaves_https(before, target):
         raise NotFetched(f"it is redirected from https to {url}, where anybody on the way can change it")
     return target
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import httpx2
 
+from server.redirects import refuse_leaving_https
 from server.store.errors import TransferFailed
 from server.store.partial import PartialFile
 
@@ -21,7 +22,13 @@ READ_S = 30.0  # a server that sends nothing for so long is asked again
 TRIES = 6  # in a row without a single byte
 MOST_PAUSE_S = 30.0
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
-UNUSABLE = (httpx2.InvalidURL, httpx2.TooManyRedirects, httpx2.DecodingError)  # no try later helps
+# No try later helps.
+UNUSABLE = (
+    httpx2.InvalidURL,
+    httpx2.TooManyRedirects,
+    httpx2.UnsupportedProtocol,
+    httpx2.DecodingError,
+)
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -43,10 +50,16 @@ Locate = Callable[[], Place]
 
 @contextmanager
 def http_client(read_s: float = READ_S) -> Iterator[httpx2.Client]:
-    """Give a client for transfers: proxies and certificates of the environment, no compression."""
+    """Give a client for transfers: proxies and certificates of the environment, no compression,
+    no redirect from https to http."""
     timeout = httpx2.Timeout(read_s, connect=min(CONNECT_S, read_s))
     headers = {"accept-encoding": "identity", "user-agent": "rkserve"}
-    with httpx2.Client(timeout=timeout, headers=headers, follow_redirects=True) as client:
+    with httpx2.Client(
+        timeout=timeout,
+        headers=headers,
+        follow_redirects=True,
+        event_hooks={"response": [refuse_leaving_https]},
+    ) as client:
         yield client
 
 
@@ -75,10 +88,10 @@ def fetch(
             if _fetch_once(client, locate(), partial, size_bytes, name, advance):
                 break
             reason: object = "the connection was cut"
+        except UNUSABLE as error:  # before the errors they are kinds of
+            raise TransferFailed(f"{name} could not be fetched: {error}") from error
         except httpx2.TransportError as error:
             reason = _reason(error)
-        except UNUSABLE as error:
-            raise TransferFailed(f"{name} could not be fetched: {error}") from error
         except _TryAgain as error:
             reason = error
             if error.after_s is not None:

@@ -4,38 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench.shapes import KANANA2_1_3B, LFM3_1_7B
 from convert.architectures import ARCHITECTURES
 from convert.hf_config import Config
 from convert.model import Model, cuts
-
-LFM3: dict[str, Any] = {
-    "model_type": "lfm3",
-    "hidden_size": 2048,
-    "intermediate_size": 7680,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "vocab_size": 128_000,
-    "max_position_embeddings": 128_000,
-    "sliding_window": 256,
-    "conv_L_cache": 7,
-}
-KANANA2: dict[str, Any] = {
-    "model_type": "kanana2",
-    "hidden_size": 1792,
-    "intermediate_size": 4864,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 24,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 128_256,
-    "max_position_embeddings": 163_840,
-    "sliding_window": 1024,
-    "layer_types": 8 * [*3 * ["sliding_attention"], "full_attention"],
-    "rope_theta": 1e6,
-    "rope_scaling": {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096},
-}
 
 
 def model_of(values: dict[str, Any]) -> Model:
@@ -46,7 +18,7 @@ def model_of(values: dict[str, Any]) -> Model:
 
 
 def test_lfm3_takes_12_segments() -> None:
-    model = model_of(LFM3)
+    model = model_of(LFM3_1_7B)
     found = cuts(model.layers)
     assert len(found) == 12
     assert [(cut.ends, cut.convs, cut.begins) for cut in found[:3]] == [
@@ -64,7 +36,7 @@ def test_lfm3_takes_12_segments() -> None:
 
 
 def test_kanana2_takes_33_segments() -> None:
-    model = model_of(KANANA2)
+    model = model_of(KANANA2_1_3B)
     assert len(cuts(model.layers)) == 33
     full, sliding = model.attention["full"].rope, model.attention["sliding"].rope
     assert full is not None and full.scaling is not None and sliding is not None

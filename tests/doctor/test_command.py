@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ from tests.doctor.machines import AS_BOUGHT, OLD_DRIVER, PC, ROCK_5C
 from tests.doctor.test_checks import House, needs_root
 from tests.rkllm.board import Board
 from tests.server.cli.command import COMMAND, environment, rkserve
-from tests.server.cli.terminal import on_a_terminal
+from tests.server.cli.terminal import on_a_terminal, read_to_the_end
 from tests.serving import free_port
 
 
@@ -121,13 +120,8 @@ def test_in_a_narrow_terminal_words_are_wrapped_and_commands_are_not(tmp_path: P
     port = str(free_port())
     variables = environment(tmp_path, RKSERVE_SYSROOT=str(root), RKSERVE_PORT=port, COLUMNS="60")
     process, ours = on_a_terminal([*COMMAND, "doctor"], tmp_path, variables)
-    written = []
-    with contextlib.suppress(OSError):  # what reading raises once the process has gone
-        while piece := os.read(ours, 65536):
-            written.append(piece)
-    os.close(ours)
+    shown = read_to_the_end(ours).decode().replace("\r\n", "\n")
     assert process.wait(60) == 0
-    shown = b"".join(written).decode().replace("\r\n", "\n")
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown.splitlines()]
     (command,) = [line for line in lines if "echo performance" in line]
     assert command == (

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import random
 import stat
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import yaml
 from server.store.draft import id_for
 from server.store.models_yaml import CannotInsert, add_entry, with_entry
 from tests.server.cli.command import COMMAND, environment, models_dir, rkserve
+from tests.server.cli.terminal import on_a_terminal, read_to_the_end, read_until
 from tests.store.hub_server import Hub, running_hub
 
 REPO, BASE = "someone/Qwen3-1.7B-rk3588-rkllm", "Qwen/Qwen3-1.7B"
@@ -144,28 +143,11 @@ def test_what_is_not_known_has_to_be_said(hub: Hub, tmp_path: Path) -> None:
 
 def test_on_a_terminal_it_asks(tmp_path: Path) -> None:
     (tmp_path / "mine.rkllm").write_bytes(CONTENT)
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, "add", "mine.rkllm"],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    shown = b""
-    try:
-        for wanted, typed in ((b"prompt's form", b"chatml\n"), (b"licence of the weights", b"MIT\n")):
-            while wanted not in shown or not shown.rstrip().endswith(b":"):
-                shown += os.read(ours, 1000)
-            os.write(ours, typed)
-            shown = b""
-        while os.read(ours, 1000):
-            pass
-    except OSError:  # EIO: the other side is closed
-        pass
-    os.close(ours)
+    process, ours = on_a_terminal([*COMMAND, "add", "mine.rkllm"], tmp_path, environment(tmp_path))
+    for wanted, typed in ((b"prompt's form", b"chatml\n"), (b"licence of the weights", b"MIT\n")):
+        read_until(ours, wanted)
+        os.write(ours, typed)
+    read_to_the_end(ours)
     assert process.wait(60) == 0
     assert written(tmp_path, "mine")["license"] == {"id": "MIT"}
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.store.hub_server import Hub, running_hub
-from tests.store.test_pull import REPO, entry, files, pull
+from tests.store.little import REPO, entry, files, pull
 from tests.store.test_repair import Home
 
 CONTENT = bytes(range(256)) * 1000

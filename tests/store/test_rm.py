@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import pty
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.server.cli.command import COMMAND, environment, models_dir, rkserve
+from tests.server.cli.terminal import on_a_terminal, read_to_the_end, read_until
 
 
 @pytest.fixture
@@ -50,27 +49,11 @@ def test_without_a_terminal_it_wants_to_be_told(home: Path) -> None:
 
 @pytest.mark.parametrize(("typed", "code"), [(b"y\n", 0), (b"n\n", 1), (b"\n", 1)])
 def test_on_a_terminal_it_asks(typed: bytes, code: int, home: Path) -> None:
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, "rm", "mine"],
-        cwd=home,
-        env=environment(home),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    shown = b""
-    while b"[y/N]" not in shown:
-        shown += os.read(ours, 1000)
+    process, ours = on_a_terminal([*COMMAND, "rm", "mine"], home, environment(home))
+    shown = read_until(ours, b"[y/N]")
     assert b"remove" in shown and b"3 MB" in shown
     os.write(ours, typed)
-    try:
-        while os.read(ours, 1000):
-            pass
-    except OSError:  # EIO: the other side is closed
-        pass
-    os.close(ours)
+    read_to_the_end(ours)
     assert process.wait(60) == code
     assert (models_dir(home) / "mine").exists() == (code != 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import subprocess
@@ -30,3 +31,21 @@ def on_a_terminal(
     )
     os.close(theirs)
     return process, ours
+
+
+def read_until(ours: int, wanted: bytes) -> bytes:
+    """Read our side of a terminal until it has shown something; returns all that came."""
+    shown = b""
+    while wanted not in shown:
+        shown += os.read(ours, 1000)
+    return shown
+
+
+def read_to_the_end(ours: int) -> bytes:
+    """Read our side of a terminal until the process has left it, and close it; returns what came."""
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO, once the other side is closed
+        while piece := os.read(ours, 65536):
+            shown += piece
+    os.close(ours)
+    return shown

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx2
 import pytest
 import yaml
 
@@ -149,9 +150,11 @@ def test_an_address_of_another_kind(source: str, tmp_path: Path) -> None:
 
 
 def test_from_https_nobody_is_led_to_http() -> None:
-    assert fetching._checked("http://a/x", False).host == "a"
+    before = httpx2.URL("https://b/x")
+    assert fetching._checked("http://a/x", None).host == "a"
+    assert fetching._checked("https://a/x", before).host == "a"
     with pytest.raises(NotFetched, match="redirected from https"):
-        fetching._checked("http://a/x", True)
+        fetching._checked("http://a/x", before)
 
 
 def test_an_answer_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -141,8 +141,8 @@ async def test_a_loaded_model_is_asked_before_the_queue(tmp_path: Path) -> None:
     assert [prompt_text(dispatcher)] == [KEPT]
 
 
-async def test_a_model_that_was_not_loaded_gets_a_second_run(tmp_path: Path) -> None:
-    generations, dispatcher = service(tmp_path, "truncate_oldest")
+def too_long_once_loaded(dispatcher: Counting) -> None:
+    """Let the first run, before which nobody could count its prompt, load the model and fail."""
     dispatcher.is_loaded = False
 
     async def script(run: Run) -> None:
@@ -153,6 +153,11 @@ async def test_a_model_that_was_not_loaded_gets_a_second_run(tmp_path: Path) -> 
             run.push(0, finished())
 
     dispatcher.script = script
+
+
+async def test_a_model_that_was_not_loaded_gets_a_second_run(tmp_path: Path) -> None:
+    generations, dispatcher = service(tmp_path, "truncate_oldest")
+    too_long_once_loaded(dispatcher)
     generation = await generations.prepare(request())
     assert len([event async for event in generation.events()]) == 1
     assert len(dispatcher.jobs) == 2
@@ -200,16 +205,7 @@ async def test_tools_that_do_not_fit_go(tmp_path: Path) -> None:
 
 async def test_tools_go_on_a_model_that_was_not_loaded(tmp_path: Path) -> None:
     generations, dispatcher = service(tmp_path, "drop_tools")
-    dispatcher.is_loaded = False
-
-    async def script(run: Run) -> None:
-        if not dispatcher.is_loaded:
-            dispatcher.is_loaded = True
-            run.fail(ContextLengthExceeded("too long", "messages"))
-        else:
-            run.push(0, finished())
-
-    dispatcher.script = script
+    too_long_once_loaded(dispatcher)
     generation = await generations.prepare(request(SHORT, [tool("a" * 80)]))
     assert len([event async for event in generation.events()]) == 1
     assert [prompt_text(dispatcher), len(dispatcher.jobs)] == ["question 9;", 2]

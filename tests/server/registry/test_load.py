@@ -1,4 +1,4 @@
-"""Files of entries: what each key refuses, in which line and words; overriding; checks over entries."""
+"""What each key of an entry refuses, in which line and words, and what of a file as a whole."""
 
 from __future__ import annotations
 
@@ -8,43 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from server.registry import Registry, RegistryError, load_registry, packaged_file
+from server.registry import RegistryError
 from server.registry.load import read_registry
-from server.settings import Settings
-
-# The keys every entry needs, in lines 4 to 9; a case's own follow from line 10 on.
-HYBRID = """\
-version: 1
-models:
-  m:
-    backend: hybrid
-    folder: .
-    template: chatml
-    context_length: 4096
-    license: {id: MIT}
-    memory_mb: 100
-"""
-RKLLM = HYBRID.replace("hybrid", "rkllm").replace("folder: .", "file: m.rkllm")
-
-
-def read(text: str, tmp_path: Path) -> Registry:
-    file = tmp_path / "models.yaml"
-    file.write_text(text, encoding="utf-8")
-    return read_registry([file], tmp_path)
-
-
-def problems(text: str, tmp_path: Path) -> list[str]:
-    """Return what is wrong, without the name of the file."""
-    with pytest.raises(RegistryError) as caught:
-        read(text, tmp_path)
-    prefix = f"{tmp_path / 'models.yaml'}:"
-    lines = str(caught.value).splitlines()
-    assert all(line.startswith(prefix) for line in lines)
-    return [line.removeprefix(prefix) for line in lines]
-
-
-def block(text: str) -> str:
-    return textwrap.indent(textwrap.dedent(text), "    ")
+from tests.server.registry.written import HYBRID, RKLLM, block, problems, read
 
 
 def test_what_is_required_is_enough(tmp_path: Path) -> None:
@@ -390,86 +356,3 @@ def test_problems_come_all_at_once_by_line_and_carry_their_fields(tmp_path: Path
 def test_several_contradictions_of_one_entry_are_told_at_once(tmp_path: Path) -> None:
     found = problems(HYBRID + "    file: x\n    max_tokens: 9999\n", tmp_path)
     assert [line.split(":")[0] for line in found] == ["10", "11"]
-
-
-def test_an_alias_of_two_entries_is_refused_at_the_second(tmp_path: Path) -> None:
-    second = HYBRID.split("models:\n")[1].replace("  m:", "  n:")
-    text = HYBRID + "    aliases: [chat]\n" + second + "    aliases: [other, chat]\n"
-    assert problems(text, tmp_path) == ['18: models.n.aliases[1]: "chat" is already an alias of m']
-
-
-def test_an_entry_that_is_itself_at_fault_is_not_called_missing_as_well(tmp_path: Path) -> None:
-    second = HYBRID.split("models:\n")[1].replace("  m:", "  n:").replace("4096", "0")
-    found = problems(HYBRID + "    side_model: n\n" + second, tmp_path)
-    assert found == ["15: models.n.context_length: must be greater than 0, not 0"]
-
-
-def test_a_side_model_chats(tmp_path: Path) -> None:
-    second = HYBRID.split("models:\n")[1].replace("  m:", "  n:").replace("hybrid", "rkllm")
-    second = second.replace("folder: .", "file: f") + "    capabilities: [embeddings]\n    embeddings: {}\n"
-    found = problems(HYBRID + "    side_model: n\n" + second, tmp_path)
-    assert found == ['10: models.m.side_model: "n" does not chat']
-
-
-@pytest.mark.parametrize(
-    ("base", "message"),
-    [
-        ("other", '"other" does not run on rkllm'),
-        ("third", '"third" is an adapter itself'),
-        ("firs", 'no entry "firs"; did you mean "first"?'),
-        ("long", '"long" has a context_length of 2, and so has its adapter: say 2'),
-        ("file", '"file" has another file than the one under file:; leave that out'),
-    ],
-)
-def test_an_adapter_needs_a_base_on_rkllm(base: str, message: str, tmp_path: Path) -> None:
-    keys = "context_length: 1, memory_mb: 1, template: chatml, license: {id: MIT}"
-    text = f"""\
-version: 1
-models:
-  first: {{backend: rkllm, file: f, {keys}}}
-  other: {{backend: hybrid, folder: f, {keys}}}
-  long: {{backend: rkllm, file: f, {keys.replace("context_length: 1", "context_length: 2")}}}
-  file: {{backend: rkllm, file: g, {keys}}}
-  third: {{backend: rkllm, {keys}, rkllm: {{lora: {{base: first, file: l}}}}}}
-  fourth: {{backend: rkllm, file: f, {keys}, rkllm: {{lora: {{base: {base}, file: l}}}}}}
-"""
-    assert problems(text, tmp_path) == [f"8: models.fourth.rkllm.lora.base: {message}"]
-
-
-@pytest.mark.parametrize("key", ["eos: [x]", "runtime: ==1.3.1", "tokenizer: t.json", "runtime_check: warn"])
-def test_an_adapter_cannot_say_what_its_base_says(key: str, tmp_path: Path) -> None:
-    keys = "context_length: 1, memory_mb: 1, template: chatml, license: {id: MIT}"
-    text = f"""\
-version: 1
-models:
-  first: {{backend: rkllm, file: f, {keys}}}
-  second: {{backend: rkllm, {keys}, rkllm: {{lora: {{base: first, file: l}}}}, {key}}}
-"""
-    name = key.partition(":")[0]
-    message = "an adapter has this from its base; remove it"
-    assert problems(text, tmp_path) == [f"4: models.second.{name}: {message}"]
-
-
-def test_the_users_file_adds_entries_and_replaces_whole_ones(tmp_path: Path) -> None:
-    own = tmp_path / "own.yaml"
-    demo = HYBRID.replace("  m:", "  smollm2-135m:").replace("4096", "1000")
-    own.write_text(demo + HYBRID.split("models:\n")[1])
-    registry = load_registry(Settings(models_file=own, models_dir=tmp_path))
-    packaged = load_registry(Settings(models_dir=tmp_path))
-    assert set(registry.entries) == {*packaged.entries, "m"}
-    demo_entry = registry.entries["smollm2-135m"]
-    assert demo_entry.context_length == 1000
-    assert demo_entry.source is None and demo_entry.eos == ()
-    assert registry.entries["minicpm5-2b"] == packaged.entries["minicpm5-2b"]
-
-
-def test_an_entry_of_the_users_may_name_a_packaged_one(tmp_path: Path) -> None:
-    own = tmp_path / "own.yaml"
-    own.write_text(HYBRID + "    side_model: smollm2-135m\n")
-    registry = load_registry(Settings(models_file=own, models_dir=tmp_path))
-    assert registry.entries["m"].side_model == "smollm2-135m"
-
-
-def test_the_packaged_file_named_as_the_users_is_read_once(tmp_path: Path) -> None:
-    registry = load_registry(Settings(models_file=packaged_file(), models_dir=tmp_path))
-    assert len(registry.entries) == 9

@@ -23,5 +23,5 @@ def no_grad() -> Callable[[_Function], _Function]:
 
 
 nn = ModuleType("torch.nn")
-nn.Module = type("Module", (), {})  # type: ignore[attr-defined]
+nn.Module = type("Module", (), {})  # type: ignore[attr-defined]  # mypy knows a module's own names only
 sys.modules["torch.nn"] = nn
