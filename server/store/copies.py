@@ -208,6 +208,8 @@ def _persistently(ask: Callable[[], T], url: str) -> T:
     for number in range(TRIES):
         try:
             return ask()
+        except UNUSABLE as error:  # before the errors they are kinds of
+            raise TransferFailed(f"{_host(url)} cannot be used: {error}") from error
         except httpx2.TransportError as error:
             reason = str(error) or type(error).__name__
             if number == TRIES - 1:
@@ -215,9 +217,7 @@ def _persistently(ask: Callable[[], T], url: str) -> T:
                     f"{_host(url)} cannot be reached, or breaks off ({reason}). Is it running, and is the "
                     "address right? What has been fetched is kept: start again to go on with it"
                 ) from error
-            time.sleep(0.5 * 2**number)
-        except UNUSABLE as error:
-            raise TransferFailed(f"{_host(url)} cannot be used: {error}") from error
+            time.sleep(0.5 * 2**number)  # another machine comes back: no event tells of it
     raise AssertionError  # the last try returns or raises
 
 
