@@ -9,32 +9,21 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-from tokenizers import Tokenizer
-
 from backends.files import sha256_of
-from backends.hybrid.meta import License, Meta
+from backends.hybrid.meta import License
 from convert.architectures import ARCHITECTURES
 from convert.errors import ConvertError
 from convert.folder import check_free_space, check_target, new_folder
 from convert.hf_config import CONFIG_FILE, Config, read_config
 from convert.hf_papers import chat_template, eos_token_ids, license_of, read_tokenizer
-from convert.measure import largest_hidden, residual_scale_for
+from convert.measured import write_measured
 from convert.model import Model
 from convert.safetensors_file import Checkpoint, open_checkpoint
-from convert.writer import LENGTHS, Papers, Progress, write_folder, write_meta
+from convert.writer import LENGTHS, Papers, Progress
 
 _BESIDE_WEIGHTS = 64 * 1024 * 1024  # bytes: tokenizer, graphs, page borders
 # What old versions of transformers stored and nothing reads.
 _BUFFERS = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
-# Read by the model once, to see how large its values become: several scripts, code, numbers.
-_TEXT = (
-    "The capital of France is Paris. 玉山是台灣最高的山，海拔3952公尺。 서울은 대한민국의 수도이다. def "
-    "is_prime(n):\n"
-    "    return n > 1 and all(n % d for d in range(2, int(n**0.5) + 1))\n\nHow many letters r are in "
-    "strawberry? "
-    "Die Antwort lautet: 3.14159 < 9.11 < 9.9 <= 1,000,000!\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
-)
 
 
 def convert_hf(
@@ -72,7 +61,7 @@ def convert_hf(
             lengths=lengths,
             license_text=license_text,
             notice_text=notice_text,
-            progress=lambda done, what: progress(None if done is None else 0.9 * done, what),
+            progress=progress,
         )
     except OSError as error:
         raise ConvertError(
@@ -80,15 +69,15 @@ def convert_hf(
         ) from error
     check_free_space(out, model.size_bytes + _BESIDE_WEIGHTS)
     with new_folder(out, overwrite=overwrite) as folder:
-        meta = write_folder(folder, model, checkpoint.read, papers)
-        progress(0.9, "measuring")
-        seen = largest_hidden(folder, _tokens(values, tokenizer, model, lengths[-1]))
-        scale = residual_scale_for(max(seen))
-        if scale != 1:
-            _empty(folder)
-            meta = write_folder(folder, model, checkpoint.read, papers, residual_scale=scale)
-        write_meta(folder, _with_largest(meta, [value / scale for value in seen]))
-        progress(1.0, "written")
+        bos = values.get("bos_token_id")
+        write_measured(
+            folder,
+            model,
+            checkpoint.read,
+            papers,
+            tokenizer=tokenizer,
+            bos=bos if type(bos) is int else None,
+        )
     return out
 
 
@@ -144,25 +133,3 @@ def _within(ids: list[int], model: Model) -> list[int]:
 def _source(directory: Path, checkpoint: Checkpoint) -> dict[str, str]:
     files = [directory / CONFIG_FILE, *checkpoint.files]
     return {"format": "safetensors"} | {f"sha256 of {path.name}": sha256_of(path) for path in files}
-
-
-def _tokens(values: dict[str, object], tokenizer: Tokenizer, model: Model, most: int) -> list[int]:
-    """Return the tokens to measure with, after the one that begins a text, where values are often largest."""
-    bos = values.get("bos_token_id")
-    ids = [bos] if type(bos) is int else []
-    ids += tokenizer.encode(_TEXT, add_special_tokens=False).ids
-    most = min(most, model.context_length)
-    return [token_id for token_id in ids if 0 <= token_id < model.vocab_size][:most] or [0]
-
-
-def _with_largest(meta: Meta, largest: Sequence[float]) -> Meta:
-    segments = [
-        msgspec.structs.replace(segment, max_hidden=round(value, 3))
-        for segment, value in zip(meta.segments, largest, strict=True)
-    ]
-    return msgspec.structs.replace(meta, segments=segments)
-
-
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        path.unlink()

@@ -42,8 +42,7 @@ def largest_hidden(folder: Path, token_ids: Sequence[int]) -> list[float]:
     if not all(map(math.isfinite, executor.largest)):
         raise ConvertError(
             "The model computes no numbers (NaN or infinity), even in float32: the weights are "
-            "damaged or not of "
-            "the architecture that config.json names. Compare their sha256 with the publisher's."
+            "damaged or not of the architecture that is named. Compare their sha256 with the publisher's."
         )
     return executor.largest
 
