@@ -1,34 +1,34 @@
-"""GGUF -> hybrid folder: reads the file tensor by tensor, dequantizes to float32, writes ONNX segments."""
+"""GGUF -> hybrid folder: reads the file tensor by tensor, dequantizes to float32, writes ONNX segments.
+
+Memory: one segment's weights, and while the result is measured one segment.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from backends.files import sha256_of
 from backends.hybrid.meta import License
+from convert.architectures import ARCHITECTURES
 from convert.errors import ConvertError
 from convert.folder import check_free_space, check_target, new_folder
+from convert.gguf_config import hf_config
 from convert.gguf_file import GgufFile
-from convert.gguf_metadata import Metadata, eos_token_ids, license_of, llama_config
+from convert.gguf_metadata import ARCHITECTURE, Metadata, eos_token_ids, license_of
+from convert.gguf_rope_factors import TENSOR as ROPE_FACTORS
 from convert.gguf_tokenizer import build_tokenizer
-from convert.graphs import Array
-from convert.llama import LENGTHS, LlamaConfig, Progress, write_llama
+from convert.gguf_weights import GgufWeights
+from convert.hf_config import Config
+from convert.measured import write_measured
+from convert.model import Model
+from convert.writer import LENGTHS, Papers, Progress
 
-_NAMES = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-}
+_OUTPUT = "output.weight"  # missing where the embedding is the output table too
+_SCALED_BY_FACTORS = frozenset({"llama", "granite"})  # in which llama.cpp reads ROPE_FACTORS
 _BESIDE_WEIGHTS = 64 * 1024 * 1024  # bytes: tokenizer, graphs, page borders
 
 
@@ -56,71 +56,69 @@ def convert_gguf(
         ) from error
     with opened as file:
         metadata = Metadata(file.metadata)
-        config = llama_config(metadata, tied_lm_head="output.weight" not in file.tensors)
-        _check_tensors(file, config)
+        model = _model(file, metadata)
+        weights = GgufWeights(metadata.get(ARCHITECTURE, str), model)
+        _check_tensors(file, model, weights)
+        eos = eos_token_ids(metadata)
+        name = metadata.find("general.name", str) or path.stem
+        template = metadata.find("tokenizer.chat_template", str)
+        bos = metadata.find("tokenizer.ggml.bos_token_id", int)
         progress(0.0, f"reading {path.name}")  # not before it is known that there is something to do
         tokenizer = build_tokenizer(metadata)
-        eos = eos_token_ids(metadata)
-        check_free_space(out, config.size_bytes + _BESIDE_WEIGHTS)
+        metadata.finish()
+        check_free_space(out, model.size_bytes + _BESIDE_WEIGHTS)
+        papers = Papers(
+            name=name,
+            tokenizer=tokenizer,
+            chat_template=template,
+            eos_token_ids=eos,
+            license=license or license_of(metadata, path.name),
+            source={"format": "gguf", "file": path.name, "sha256": sha256_of(path)},
+            lengths=lengths,
+            progress=progress,
+        )
         with new_folder(out, overwrite=overwrite) as folder:
-            write_llama(
+            write_measured(
                 folder,
-                config,
-                lambda name: _read(file, config, name),
-                name=metadata.find("general.name", str) or path.stem,
-                tokenizer=tokenizer,
-                chat_template=metadata.find("tokenizer.chat_template", str),
-                eos_token_ids=eos,
-                license=license or license_of(metadata, path.name),
-                source={"format": "gguf", "file": path.name, "sha256": sha256_of(path)},
-                lengths=lengths,
-                progress=progress,
+                model,
+                lambda name: weights.read(file, name),
+                papers,
+                tokenizer=Tokenizer.from_str(tokenizer),
+                bos=bos,
             )
     return out
 
 
-def gguf_name(name: str) -> str:
-    """Return the GGUF name of a weight by its Hugging Face name."""
-    part = name.removesuffix(".weight")
-    if part.startswith("model.layers."):
-        _, _, layer, part = part.split(".", 3)
-        return f"blk.{layer}.{_NAMES[part]}.weight"
-    return f"{_NAMES[part]}.weight"
+def _model(file: GgufFile, metadata: Metadata) -> Model:
+    """Return what the metadata say of the model; a tensor adds to it in two cases."""
+    scaled = ROPE_FACTORS in file.tensors and metadata.get(ARCHITECTURE, str) in _SCALED_BY_FACTORS
+    values = hf_config(
+        metadata,
+        tied=_OUTPUT not in file.tensors,
+        rope_factors=file.read(ROPE_FACTORS) if scaled else None,
+    )
+    config = Config(values, f"the metadata of {file.path.name}")
+    model = ARCHITECTURES[values["model_type"]](config)
+    config.finish()
+    # Norms are stored as they are applied: the converter adds what a checkpoint's are stored less
+    # (Gemma3Model.norm_shift in conversion/gemma.py).
+    return dataclasses.replace(model, norm_offset=0.0)
 
 
-def half_split_rows(weight: Array, num_heads: int) -> Array:
-    """Reorder the rows of a q or k projection (heads * head_dim, D) from GGUF's order to Hugging Face's.
-
-    llama.cpp rotates neighbours, 2 i with 2 i + 1, in the architecture llama, so its converter moves the rows
-    i and i + head_dim / 2 of each head next to each other (LlamaModel.permute in convert_hf_to_gguf.py). This
-    is the inverse, after which dimension i rotates with i + head_dim / 2: the RoPE style "half".
-    """
-    pairs = weight.reshape(num_heads, -1, 2, weight.shape[1])
-    return pairs.swapaxes(1, 2).reshape(weight.shape)
-
-
-def _read(file: GgufFile, config: LlamaConfig, name: str) -> Array:
-    weight = file.read(gguf_name(name))
-    if name.endswith(".q_proj.weight"):
-        return half_split_rows(weight, config.num_heads)
-    if name.endswith(".k_proj.weight"):
-        return half_split_rows(weight, config.num_kv_heads)
-    return weight
-
-
-def _check_tensors(file: GgufFile, config: LlamaConfig) -> None:
+def _check_tensors(file: GgufFile, model: Model, weights: GgufWeights) -> None:
     """Refuse a file with a tensor missing, left over or of a wrong shape, before anything is written."""
-    expected = {gguf_name(name): config.shape(name) for name in config.names}
+    expected = {weights.tensor(name): weights.stored_shape(name) for name in model.shapes()}
     missing = sorted(expected.keys() - file.tensors.keys())
     if missing:
         raise ConvertError(
             f"{file.path} lacks {len(missing)} tensor(s), the first is {missing[0]}: it is incomplete or one "
             "part of a split model. Fetch the whole model."
         )
-    unknown = sorted(file.tensors.keys() - expected.keys())
+    read = {ROPE_FACTORS} if file.metadata[ARCHITECTURE] in _SCALED_BY_FACTORS else set()
+    unknown = sorted(file.tensors.keys() - expected.keys() - read)
     if unknown:
         reason = (
-            "it holds rotary scaling factors, which are not supported"
+            "it holds rotary scaling factors, which are not supported for this architecture"
             if unknown[0].startswith("rope_")
             else "the conversion does not know it, and leaving it out would give wrong answers"
         )

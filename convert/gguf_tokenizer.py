@@ -1,21 +1,20 @@
 """Builds a tokenizer.json from the vocabulary a GGUF file carries, to give the tokens llama.cpp gives.
 
-Byte-level BPE only (tokenizer.ggml.model "gpt2"). How text is cut before the merges is not in the file, only
-its name (tokenizer.ggml.pre), so the table below says it, as llama.cpp's table of regular expressions does.
+Two kinds: byte-level BPE ("gpt2") here, SentencePiece's BPE ("llama") in gguf_sentence_piece. How text is cut
+before byte-level merges is not in the file, only its name (tokenizer.ggml.pre), so the table below says it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from convert.errors import ConvertError
-from convert.gguf_metadata import Metadata
-
-# Of tokenizer.ggml.token_type: what is no piece of text, and what is text but never cut.
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+from convert.gguf_metadata import INSTEAD, Metadata
+from convert.gguf_sentence_piece import sentence_piece
+from convert.gguf_vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary, mark_added, read_vocabulary
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -30,60 +29,97 @@ def _digits_apart() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _byte_level()])
 
 
-def _split(digits: str) -> pre_tokenizers.PreTokenizer:
-    pattern = Regex("|".join((_CONTRACTIONS, _WORDS, digits, _REST)))
+def _split(*patterns: str) -> pre_tokenizers.PreTokenizer:
+    """Cut by each pattern in turn, what matches and what does not."""
     return pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(pattern, behavior="isolated"),
+            *(pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
 
 
-_PRE_TOKENIZERS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
-    "gpt-2": _byte_level,
-    "llama-bpe": lambda: _split(r"\p{N}{1,3}"),
-    "qwen2": lambda: _split(r"\p{N}"),
-    "smollm": _digits_apart,
+def _words(digits: str) -> str:
+    return "|".join((_CONTRACTIONS, _WORDS, digits, _REST))
+
+
+@dataclass(frozen=True)
+class _Pre:
+    """A way to cut text. whole_words: a piece that is a token is taken before any merge.
+
+    bos: whether the token that begins a text is put in front where the file does not say.
+    """
+
+    make: Callable[[], pre_tokenizers.PreTokenizer]
+    whole_words: bool = False
+    bos: bool = False
+
+
+_GPT2 = _Pre(_byte_level)
+_DIGITS_APART = _Pre(_digits_apart)
+_QWEN2 = _Pre(lambda: _split(_words(r"\p{N}")))
+_LLAMA3 = _Pre(lambda: _split(_words(r"\p{N}{1,3}")), whole_words=True, bos=True)
+_CL100K = _Pre(lambda: _split(_words(r"\p{N}{1,3}")))
+_MINICPM5 = _Pre(lambda: _split(r"\p{N}{1,3}", _words(r"\p{N}+")), whole_words=True)
+
+# The names that share a rule in llama.cpp (llama_vocab::impl::load and llm_tokenizer_bpe in
+# src/llama-vocab.cpp), as far as models of the architectures here have them. Left out are those whose
+# expressions llama.cpp gives only roughly (gpt-4o, tekken) or in code of its own.
+_PRE_TOKENIZERS: Mapping[str, _Pre] = {
+    "gpt-2": _GPT2,
+    "granite-docling": _GPT2,
+    "mpt": _GPT2,
+    "olmo": _GPT2,
+    "phi-2": _GPT2,
+    "codeshell": _DIGITS_APART,
+    "refact": _DIGITS_APART,  # Granite 3
+    "smollm": _DIGITS_APART,
+    "starcoder": _DIGITS_APART,
+    "deepseek-r1-qwen": _QWEN2,
+    "megrez": _QWEN2,
+    "qwen2": _QWEN2,  # Qwen3 too
+    "falcon3": _LLAMA3,
+    "lfm2": _LLAMA3,
+    "llama-bpe": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "llama3": _LLAMA3,
+    "dbrx": _CL100K,  # Granite 4
+    "smaug-bpe": _CL100K,
+    "minicpm5": _MINICPM5,
 }
-_WHOLE_WORDS_FIRST = frozenset({"llama-bpe"})  # a piece that is a token is taken before any merge
 
 
 def build_tokenizer(metadata: Metadata) -> str:
     """Return the text of a tokenizer.json. Raises ConvertError for a kind not supported or not whole."""
     model, pre = metadata.get("tokenizer.ggml.model", str), metadata.find("tokenizer.ggml.pre", str)
-    if model != "gpt2" or pre not in _PRE_TOKENIZERS:
+    if model == "llama":
+        vocabulary = read_vocabulary(metadata)
+        tokenizer = sentence_piece(metadata, vocabulary)
+        _add_bos(tokenizer, metadata, vocabulary, default=True)
+    elif model == "gpt2" and pre is not None and pre in _PRE_TOKENIZERS:
+        vocabulary = read_vocabulary(metadata)
+        tokenizer = _byte_level_bpe(metadata, vocabulary, _PRE_TOKENIZERS[pre])
+        _add_bos(tokenizer, metadata, vocabulary, default=_PRE_TOKENIZERS[pre].bos)
+    else:
         raise ConvertError(
-            f"The tokenizer is of the kind {model!r} with the pre-tokenizer {pre!r}; supported is 'gpt2' "
-            f"with {', '.join(sorted(_PRE_TOKENIZERS))}. Use another file of the model, or another model."
+            f"The tokenizer is of the kind {model!r} with the pre-tokenizer {pre!r}; supported are 'llama', "
+            f"and 'gpt2' with {', '.join(sorted(_PRE_TOKENIZERS))}. {INSTEAD}"
         )
-    tokens = metadata.array("tokenizer.ggml.tokens", str)
-    types = metadata.array("tokenizer.ggml.token_type", int)
-    if len(types) != len(tokens):
-        raise ConvertError(
-            f"tokenizer.ggml.token_type has {len(types)} items for {len(tokens)} tokens: the file is "
-            "damaged. Fetch it again."
-        )
-    repeated = [token for token, count in Counter(tokens).items() if count > 1]
-    if repeated:
-        raise ConvertError(
-            f"The vocabulary holds {repeated[0]!r} more than once: the file is damaged. Fetch it again."
-        )
+    return tokenizer.to_str()
+
+
+def _byte_level_bpe(metadata: Metadata, vocabulary: Vocabulary, pre: _Pre) -> Tokenizer:
+    metadata.only("tokenizer.ggml.add_space_prefix", False)
     bpe = models.BPE(
-        {token: index for index, token in enumerate(tokens)},
-        _merges(metadata, set(tokens)),
-        ignore_merges=pre in _WHOLE_WORDS_FIRST,
+        {token: index for index, token in enumerate(vocabulary.tokens)},
+        _merges(metadata, set(vocabulary.tokens)),
+        ignore_merges=pre.whole_words,
     )
     tokenizer = Tokenizer(bpe)
-    tokenizer.pre_tokenizer = _PRE_TOKENIZERS[pre]()
+    tokenizer.pre_tokenizer = pre.make()
     tokenizer.decoder = decoders.ByteLevel()
-    for token, kind in zip(tokens, types, strict=True):
-        if kind in (_UNKNOWN, _CONTROL):
-            tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
-        elif kind == _USER_DEFINED:
-            tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)])
-    _add_bos(tokenizer, metadata, tokens, default=pre in _WHOLE_WORDS_FIRST)
-    return tokenizer.to_str()
+    mark_added(tokenizer, vocabulary.of_type(UNKNOWN, CONTROL), vocabulary.of_type(USER_DEFINED))
+    return tokenizer
 
 
 def _merges(metadata: Metadata, vocabulary: set[str]) -> list[tuple[str, str]]:
@@ -99,18 +135,18 @@ def _merges(metadata: Metadata, vocabulary: set[str]) -> list[tuple[str, str]]:
     return merges
 
 
-def _add_bos(tokenizer: Tokenizer, metadata: Metadata, tokens: list[str], *, default: bool) -> None:
+def _add_bos(tokenizer: Tokenizer, metadata: Metadata, vocabulary: Vocabulary, *, default: bool) -> None:
     """Let encoding with special tokens put the begin-of-sequence token in front, if the file asks for it."""
     wanted = metadata.find("tokenizer.ggml.add_bos_token", bool)
     if not (default if wanted is None else wanted):
         return
     token_id = metadata.get("tokenizer.ggml.bos_token_id", int)
-    if token_id >= len(tokens):
+    if token_id >= len(vocabulary.tokens):
         raise ConvertError(
-            f"tokenizer.ggml.bos_token_id is {token_id} in a vocabulary of {len(tokens)}: the file is "
-            "damaged. Fetch it again."
+            f"tokenizer.ggml.bos_token_id is {token_id} in a vocabulary of {len(vocabulary.tokens)}: the "
+            "file is damaged. Fetch it again."
         )
-    bos = tokens[token_id]
+    bos = vocabulary.tokens[token_id]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{bos} $A", pair=f"{bos} $A {bos}:1 $B:1", special_tokens=[(bos, token_id)]
     )

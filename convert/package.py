@@ -19,9 +19,9 @@ from typing import IO
 
 from backends.files import sha256_of
 from convert.errors import ConvertError
-from convert.llama import Progress
 from convert.pip_settings import uv_settings
 from convert.tied import tied
+from convert.writer import Progress
 
 _LINES_SHOWN = 6
 _REPORT_EVERY_S = 0.25

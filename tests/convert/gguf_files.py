@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convert.graphs import Array
-from convert.llama import LlamaConfig
+from tests.llama import LlamaConfig
 from tests.tiny import tiny_config
 
 BLOCK = 32

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from backends.hybrid.meta import META_FILE, Meta
-from convert.llama import LlamaConfig
+from tests.llama import LlamaConfig
 
 F64 = npt.NDArray[np.float64]
 Style = Literal["half", "interleaved"]

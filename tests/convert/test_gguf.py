@@ -13,7 +13,8 @@ from onnx import numpy_helper
 
 from backends.hybrid.meta import License
 from convert.errors import ConvertError
-from convert.gguf import convert_gguf, half_split_rows
+from convert.gguf import convert_gguf
+from convert.gguf_weights import half_split_rows
 from convert.graphs import Array
 from tests.convert.gguf_files import TEMPLATE, gguf_config, vocabulary, write_gguf
 from tests.convert.reference import folder_logits, llama_logits, read_meta, rotate

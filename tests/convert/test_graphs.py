@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from convert.llama import write_llama
 from tests.convert.reference import folder_logits, llama_logits, read_meta
+from tests.llama import write_llama
 from tests.tiny import tiny_config, tiny_folder, tiny_llama_weights
 
 TOKEN_IDS = [1, 300, 17, 17, 256, 90, 2, 411]

@@ -14,9 +14,9 @@ import pytest
 
 from backends.hybrid.folder import read_folder, verify_files
 from convert.errors import ConvertError
-from convert.llama import Progress
 from convert.rknn.build import Report, build_rknn
 from convert.rknn.environment import ready_environment
+from convert.writer import Progress
 from tests.convert.rknn.stand_in import StandIn
 from tests.tiny import tiny_folder
 

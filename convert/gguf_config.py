@@ -1,0 +1,261 @@
+"""The metadata of a GGUF file as the config.json of the checkpoint it was made from, for each architecture.
+
+So that one function (convert/architectures) says what a model of an architecture is, whatever it came in.
+Keys and defaults are those of llama.cpp: conversion/ writes them, src/llama-model.cpp and src/models/ read
+them. A key that is not asked for here is refused by Metadata.finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from convert.errors import ConvertError
+from convert.gguf_metadata import ARCHITECTURE, Metadata, Scalar
+from convert.gguf_rope_factors import llama3_parameters
+from convert.graphs import Array
+
+Values = dict[str, Any]  # of a config.json
+
+_LAYERS_OF_27B = 62  # of Gemma 3's sizes, by which llama.cpp tells the one with another scale of scores
+
+
+class _Keys:
+    """The keys of one architecture, by what follows its name."""
+
+    def __init__(self, metadata: Metadata, architecture: str) -> None:
+        self.metadata = metadata
+        self.prefix = f"{architecture}."
+
+    def find(self, key: str, kind: type[Scalar]) -> Scalar | None:
+        return self.metadata.find(self.prefix + key, kind)
+
+    def number(self, key: str) -> float | None:
+        return self.metadata.number(self.prefix + key)
+
+    def positive(self, key: str) -> int:
+        return self.metadata.positive(self.prefix + key)
+
+    def only(self, key: str, *allowed: Any) -> None:
+        self.metadata.only(self.prefix + key, *allowed)
+
+
+def hf_config(metadata: Metadata, *, tied: bool, rope_factors: Array | None) -> Values:
+    """Return the config with the model_type that convert/architectures knows.
+
+    tied: the file has no output table of its own. rope_factors: what the tensor rope_freqs.weight holds, by
+    which the frequencies are divided. Raises ConvertError for what is missing, impossible or not supported.
+    """
+    architecture = metadata.get(ARCHITECTURE, str)
+    reader = _READERS.get(architecture)
+    if reader is None:
+        raise ConvertError(
+            f"The model's architecture is {architecture!r}; supported are: {', '.join(_READERS)}."
+            " Use a model of one of those, or a .rkllm file of this one."
+        )
+    keys = _Keys(metadata, architecture)
+    sizes = _sizes(keys)
+    rope = _rope(keys, sizes["head_dim"], rope_factors)
+    config = sizes | {"tie_word_embeddings": tied, "rope_parameters": rope} | reader(keys, sizes, rope)
+    for key, value in _NEUTRAL.items():
+        if key not in _READ_BY.get(architecture, ()):
+            keys.only(key, value)
+    return config
+
+
+def _llama(keys: _Keys, sizes: Values, rope: Values) -> Values:
+    return {"model_type": "llama", "rms_norm_eps": _eps(keys), "num_key_value_heads": _kv_heads(keys, sizes)}
+
+
+def _qwen3(keys: _Keys, sizes: Values, rope: Values) -> Values:
+    return _llama(keys, sizes, rope) | {"model_type": "qwen3"}
+
+
+def _granite(keys: _Keys, sizes: Values, rope: Values) -> Values:
+    """Multipliers as in src/models/granite.cpp, where 0 stands for a factor that is not applied."""
+    logits_scaling = keys.number("logit_scale")
+    if not logits_scaling:
+        raise ConvertError(
+            f"The metadata key {keys.prefix}logit_scale is {logits_scaling}, but logits are divided by it. "
+            "Fetch a file made by a current llama.cpp converter."
+        )
+    return _llama(keys, sizes, rope) | {
+        "model_type": "granite",
+        "attention_multiplier": keys.number("attention.scale") or sizes["head_dim"] ** -0.5,
+        "embedding_multiplier": keys.number("embedding_scale") or 1.0,
+        "residual_multiplier": keys.number("residual_scale") or 1.0,
+        "logits_scaling": logits_scaling,
+    }
+
+
+def _gemma3(keys: _Keys, sizes: Values, rope: Values) -> Values:
+    """Windows, their period and their theta as in src/models/gemma3.cpp, which scales full layers only.
+
+    Neither the scale of scores nor that of the embedding is in the file: the first is made of the size of a
+    head, in the 27B of hidden size over heads, which is what its config says (168); the second is the root of
+    the hidden size.
+    """
+    layers, heads = sizes["num_hidden_layers"], sizes["num_attention_heads"]
+    window = keys.find("attention.sliding_window", int) or 0
+    period = keys.find("attention.sliding_window_pattern", int)
+    if window < 0 or (period is not None and period < 1):
+        raise ConvertError(
+            f"{keys.prefix}attention.sliding_window is {window} and sliding_window_pattern {period}: no "
+            "layers can be made of that. Use another model, or a .rkllm file of this one."
+        )
+    period = (period or 6) if window else 1
+    local = keys.number("rope.freq_base_swa") or 10_000.0
+    return {
+        "model_type": "gemma3_text",
+        "rms_norm_eps": _eps(keys),
+        "num_key_value_heads": _kv_heads(keys, sizes),
+        "query_pre_attn_scalar": sizes["hidden_size"] // heads
+        if layers == _LAYERS_OF_27B
+        else sizes["head_dim"],
+        "layer_types": [
+            "sliding_attention" if (index + 1) % period else "full_attention" for index in range(layers)
+        ],
+        "sliding_window": window or None,
+        "rope_parameters": {
+            "full_attention": rope,
+            "sliding_attention": {"rope_theta": local, "rope_type": "default"},
+        },
+        "final_logit_softcapping": keys.number("final_logit_softcapping") or None,
+    }
+
+
+def _lfm2(keys: _Keys, sizes: Values, rope: Values) -> Values:
+    """A layer without key and value heads is a convolution: conversion/lfm2.py, src/models/lfm2.cpp."""
+    layers, heads = sizes["num_hidden_layers"], sizes["num_attention_heads"]
+    key = f"{keys.prefix}attention.head_count_kv"
+    if keys.metadata.is_array(key):
+        counts = keys.metadata.array(key, int)
+    else:
+        counts = [_kv_heads(keys, sizes)] * layers
+    kinds = {count for count in counts if count}
+    if len(counts) != layers or len(kinds) != 1:
+        raise ConvertError(
+            f"The metadata key {key} is {counts} for {layers} layers: each must have none, or as many as all "
+            "others. Use another model, or a .rkllm file of this one."
+        )
+    return {
+        "model_type": "lfm2",
+        "norm_eps": _eps(keys),
+        "num_key_value_heads": _dividing(keys, heads, kinds.pop()),
+        "layer_types": ["full_attention" if count else "conv" for count in counts],
+        "conv_L_cache": keys.positive("shortconv.l_cache"),
+        "block_auto_adjust_ff_dim": False,  # the file has the size as it is adjusted
+    }
+
+
+_READERS: Mapping[str, Callable[[_Keys, Values, Values], Values]] = {
+    "llama": _llama,
+    "qwen3": _qwen3,
+    "lfm2": _lfm2,
+    "gemma3": _gemma3,
+    "granite": _granite,
+}
+# Would change the computation, except with the value that changes nothing; _READ_BY: where another is read.
+_NEUTRAL: Values = {
+    "attention.causal": True,
+    "attention.clamp_kqv": 0.0,
+    "attention.max_alibi_bias": 0.0,
+    "attention.scale": 0.0,
+    "attention.sliding_window": 0,
+    "attn_logit_softcapping": 0.0,
+    "embedding_scale": 1.0,
+    "expert_count": 0,
+    "expert_used_count": 0,
+    "final_logit_softcapping": 0.0,
+    "logit_scale": 1.0,
+    "pooling_type": 0,
+    "residual_scale": 1.0,
+    "rope.scaling.finetuned": True,  # a Granite with False does not rotate; elsewhere it tells nothing
+    "use_parallel_residual": False,
+}
+_READ_BY: Mapping[str, tuple[str, ...]] = {
+    "gemma3": ("attention.sliding_window", "final_logit_softcapping"),
+    "granite": ("attention.scale", "embedding_scale", "logit_scale", "residual_scale"),
+}
+
+
+def _sizes(keys: _Keys) -> Values:
+    """Return the sizes that all architectures state alike."""
+    hidden_size, num_heads = keys.positive("embedding_length"), keys.positive("attention.head_count")
+    head_dim = keys.find("attention.key_length", int) or hidden_size // num_heads
+    for key in ("attention.value_length", "rope.dimension_count"):
+        size = keys.find(key, int)
+        if size is not None and size != head_dim:
+            raise ConvertError(
+                f"{keys.prefix}{key} is {size} where the heads have {head_dim} dimensions: values of another "
+                "size than keys and rotation of a part of the head are not supported for this architecture."
+            )
+    vocab_size = len(keys.metadata.array("tokenizer.ggml.tokens", str))
+    stated = keys.find("vocab_size", int)
+    if stated not in (None, vocab_size):
+        raise ConvertError(
+            f"{keys.prefix}vocab_size is {stated}, but there are {vocab_size} tokens: the file is damaged. "
+            "Fetch it again."
+        )
+    return {
+        "hidden_size": hidden_size,
+        "intermediate_size": keys.positive("feed_forward_length"),
+        "num_hidden_layers": keys.positive("block_count"),
+        "num_attention_heads": num_heads,
+        "head_dim": head_dim,
+        "vocab_size": vocab_size,
+        "max_position_embeddings": keys.positive("context_length"),
+    }
+
+
+def _rope(keys: _Keys, head_dim: int, factors: Array | None) -> Values:
+    """Return the rotation of full layers, as rope_parameters has it.
+
+    A factor without a type is linear, and 0 is none: load_hparams in src/llama-model.cpp.
+    """
+    theta = keys.number("rope.freq_base") or 10_000.0
+    kind = keys.find("rope.scaling.type", str) or "linear"
+    factor = keys.number("rope.scaling.factor") or keys.number("rope.scale_linear") or 1.0
+    keys.only("rope.scale_linear", 0.0, factor)
+    # What YaRN multiplies scores with follows from the factor, in llama.cpp as in transformers, unless one of
+    # these says otherwise.
+    keys.only("rope.scaling.attn_factor", 1.0)
+    keys.only("rope.scaling.yarn_attn_factor")
+    keys.only("rope.scaling.yarn_ext_factor", 1.0)
+    keys.only("rope.scaling.yarn_log_multiplier", 0.0)
+    if kind == "yarn" and factors is None:
+        return {
+            "rope_theta": theta,
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": keys.positive("rope.scaling.original_context_length"),
+            "beta_fast": keys.number("rope.scaling.yarn_beta_fast") or 32.0,
+            "beta_slow": keys.number("rope.scaling.yarn_beta_slow") or 1.0,
+        }
+    keys.only("rope.scaling.type", "none", "linear")
+    if factors is not None or kind == "none":
+        keys.only("rope.scaling.factor", 0.0, 1.0)
+    if factors is not None:
+        return {"rope_theta": theta} | llama3_parameters(factors, head_dim, theta)
+    if factor == 1:
+        return {"rope_theta": theta, "rope_type": "default"}
+    return {"rope_theta": theta, "rope_type": "linear", "factor": factor}
+
+
+def _eps(keys: _Keys) -> float:
+    key = "attention.layer_norm_rms_epsilon"
+    return keys.number(key) or keys.metadata.get(keys.prefix + key, float)
+
+
+def _kv_heads(keys: _Keys, sizes: Values) -> int:
+    heads: int = sizes["num_attention_heads"]
+    return _dividing(keys, heads, keys.find("attention.head_count_kv", int) or heads)
+
+
+def _dividing(keys: _Keys, heads: int, kv_heads: int) -> int:
+    if kv_heads < 0 or heads % kv_heads:
+        raise ConvertError(
+            f"{keys.prefix}attention.head_count {heads} is no multiple of head_count_kv {kv_heads}: the file "
+            "is damaged. Fetch it again."
+        )
+    return kv_heads
