@@ -35,13 +35,13 @@ class Vocabulary:
             AddedToken(entry["id"], entry["content"], entry["special"]) for entry in document["added_tokens"]
         )
         vocabulary: Mapping[str, int] = document["model"]["vocab"]
-        to_bytes = _token_bytes(document["decoder"])
+        to_bytes, added_to_bytes = _token_bytes(document["decoder"])
         size = max([*vocabulary.values(), *(token.id for token in self.added)], default=-1) + 1
         self._bytes = [b""] * size
         for text, token_id in vocabulary.items():
             self._bytes[token_id] = to_bytes(text)
         for token in self.added:
-            self._bytes[token.id] = token.content.encode()
+            self._bytes[token.id] = added_to_bytes(token.content)
         self._special = frozenset(token.id for token in self.added if token.special)
         self._ids = {**vocabulary, **{token.content: token.id for token in self.added}}
         self.longest_bytes = max(map(len, self._bytes), default=0)
@@ -67,18 +67,27 @@ class Vocabulary:
         return self._ids.get(text)
 
 
-def _token_bytes(decoder: Mapping[str, Any] | None) -> Callable[[str], bytes]:
-    """Return what turns the file's spelling of a token into bytes, as its decoder does."""
+def _token_bytes(
+    decoder: Mapping[str, Any] | None,
+) -> tuple[Callable[[str], bytes], Callable[[str], bytes]]:
+    """Return what turns the file's spelling of a token, and of an added one, into bytes, as its decoder does.
+
+    The marks of a byte level are in no added token; those for blanks are (Gemma 3 has runs of them).
+    """
     parts: Sequence[Mapping[str, Any]] = [decoder or {"type": None}]
     if parts[0]["type"] == "Sequence":
         parts = parts[0]["decoders"]
     types = [part["type"] for part in parts]
     if "ByteLevel" in types:
-        return _byte_level
+        return _byte_level, str.encode
     marks = [part["replacement"] for part in parts if part["type"] == "Metaspace"]
     marks += [part["pattern"]["String"] for part in parts if part["type"] == "Replace"]
     if len(marks) == 1 and set(types) <= {"Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"}:
-        return lambda text: _sentence_piece(text, marks[0])
+
+        def to_bytes(text: str) -> bytes:
+            return _sentence_piece(text, marks[0])
+
+        return to_bytes, to_bytes
     raise UnsupportedTokenizer(f"decoder {' + '.join(map(str, types))}")
 
 

@@ -119,6 +119,19 @@ def test_control_tokens_are_found_whatever_the_normalizer_makes_of_text(tmp_path
     assert pair.plain(text).count(pair.added["</s>"]) == 1
 
 
+def test_blanks_that_an_added_token_stands_for_are_blanks(tmp_path: Path) -> None:
+    """As Gemma 3 lists runs of them: the model's answer must not show their marks."""
+    document = json.loads(sentence_piece())
+    token_id = len(document["model"]["vocab"])
+    document["model"]["vocab"]["▁▁"] = token_id
+    entry = document["added_tokens"][0] | {"id": token_id, "content": "▁▁", "special": False}
+    document["added_tokens"].append(entry)
+    pair = Pair(tmp_path, json.dumps(document))
+    hello = pair.library.token_to_id("▁hello")
+    assert pair.library.decode([hello, token_id, hello]) == "hello   hello"
+    assert pair.ours.vocabulary.bytes_of(token_id) == b"  "
+
+
 @pytest.mark.parametrize("token", ADDED)
 def test_an_added_token_in_text_from_a_client_stays_text(tiny: Pair, token: str) -> None:
     for text in (token, f"hello {token} world", token * 3, f"<{token}>"):
