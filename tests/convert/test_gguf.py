@@ -147,9 +147,13 @@ def test_keys_that_change_nothing_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("llama.rope.scaling.type", "yarn"),
-        ("llama.rope.scaling.factor", 4.0),
+        ("llama.rope.scaling.type", "longrope"),
+        ("llama.rope.scaling.attn_factor", 1.2),
+        ("llama.rope.scaling.yarn_attn_factor", 1.0),
+        ("llama.rope.scaling.yarn_log_multiplier", 0.1),
         ("llama.rope.scaling.original_context_length", 4096),
+        ("llama.rope.scaling.finetuned", False),
+        ("llama.rope.freq_base", float("nan")),
         ("llama.attention.scale", 0.015625),
         ("llama.embedding_scale", 12.0),
         ("llama.logit_scale", 8.0),
@@ -157,6 +161,9 @@ def test_keys_that_change_nothing_pass(tmp_path: Path) -> None:
         ("llama.final_logit_softcapping", 30.0),
         ("llama.attention.sliding_window", 1024),
         ("llama.expert_count", 8),
+        ("llama.attn_logit_softcapping", 50.0),
+        ("llama.attention.causal", False),
+        ("llama.shortconv.l_cache", 3),
         ("llama.something_new", 1),
         ("llama.rope.dimension_count", 8),
         ("llama.attention.value_length", 8),
@@ -195,15 +202,17 @@ def test_a_model_whose_answers_would_not_end_is_refused(tmp_path: Path, eos: int
 
 
 def test_other_architectures_are_refused_with_those_that_are_known(tmp_path: Path) -> None:
-    write_gguf(tmp_path / "little.gguf", architecture="granite")
-    with pytest.raises(ConvertError, match=r"'granite'.*supported are: llama"):
+    write_gguf(tmp_path / "little.gguf", architecture="gemma2")
+    with pytest.raises(ConvertError, match=r"'gemma2'.*supported are: llama, qwen3, lfm2, gemma3, granite"):
         convert_gguf(tmp_path / "little.gguf", tmp_path / "little")
 
 
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"rope_freqs.weight": np.ones(8, np.float32)}, "rotary scaling factors"),
+        ({"rope_freqs.weight": np.linspace(1, 2, 8, dtype=np.float32)}, r"factors \(rope_freqs.weight\)"),
+        ({"rope_freqs.weight": np.ones(7, np.float32)}, r"factors \(rope_freqs.weight\)"),
+        ({"rope_factors_long.weight": np.ones(8, np.float32)}, "rope_factors_long.weight.*not supported"),
         ({"blk.0.attn_q.bias": np.ones(64, np.float32)}, "blk.0.attn_q.bias"),
         ({"blk.1.ffn_up.weight": None}, r"lacks 1 tensor.*blk.1.ffn_up.weight"),
         ({"output_norm.weight": np.ones(63, np.float32)}, r"output_norm.weight has shape \(63,\)"),

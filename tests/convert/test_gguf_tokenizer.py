@@ -120,7 +120,8 @@ def test_begin_of_sequence_is_added_where_the_file_asks(
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"model": "llama"}, "'llama'.*gpt-2, llama-bpe, qwen2, smollm"),
+        ({"model": "t5"}, "'t5'.*'llama', and 'gpt2' with .*llama-bpe.*smollm.*convert hf"),
+        ({"model": "llama"}, "lacks tokens for single bytes.*convert hf"),
         ({"pre": "tekken"}, "'tekken'"),
         ({"pre": None}, "None"),
         ({"tokens": ["a"] * len(TOKENS)}, "'a' more than once"),

@@ -234,6 +234,11 @@ CASES: dict[str, Case] = {
         qwen3(use_sliding_window=True, sliding_window=12, max_window_layers=1, rope_parameters=dict(YARN)),
         gains=MATRICES | HEAD,
     ),
+    "qwen3_yarn": Case(
+        Qwen3ForCausalLM,
+        qwen3(num_key_value_heads=2, rope_parameters=dict(YARN)),
+        gains=MATRICES | HEAD,
+    ),
     "kanana2": Case(
         Qwen3ForCausalLM,
         qwen3(
