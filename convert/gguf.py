@@ -20,7 +20,7 @@ from convert.gguf_config import hf_config
 from convert.gguf_file import GgufFile
 from convert.gguf_metadata import ARCHITECTURE, Metadata, eos_token_ids, license_of
 from convert.gguf_rope_factors import TENSOR as ROPE_FACTORS
-from convert.gguf_tokenizer import build_tokenizer
+from convert.gguf_tokenizer import build_tokenizer, check_tokenizer
 from convert.gguf_weights import GgufWeights
 from convert.hf_config import Config
 from convert.measured import write_measured
@@ -36,6 +36,7 @@ def convert_gguf(
     path: Path,
     out: Path,
     *,
+    tokenizer: Path | None = None,
     license: License | None = None,
     overwrite: bool = False,
     lengths: Sequence[int] = LENGTHS,
@@ -43,9 +44,10 @@ def convert_gguf(
 ) -> Path:
     """Convert a GGUF file to the hybrid folder `out`, which appears only when it is whole, and return `out`.
 
-    license: used instead of what the file says. overwrite: replace a hybrid folder of that name. lengths:
-    tokens a call the folder is made for, 1 first. progress: called with the share done (0 to 1) and what is
-    being done. Holds one segment's weights in memory at a time. Raises ConvertError.
+    tokenizer: a tokenizer.json to take instead of one made of the file's vocabulary. license: used instead of
+    what the file says. overwrite: replace a hybrid folder of that name. lengths: tokens a call the folder is
+    made for, 1 first. progress: called with the share done (0 to 1) and what is being done. Holds one
+    segment's weights in memory at a time. Raises ConvertError.
     """
     check_target(out, overwrite=overwrite)
     try:
@@ -64,12 +66,12 @@ def convert_gguf(
         template = metadata.find("tokenizer.chat_template", str)
         bos = metadata.find("tokenizer.ggml.bos_token_id", int)
         progress(0.0, f"reading {path.name}")  # not before it is known that there is something to do
-        tokenizer = build_tokenizer(metadata)
+        text = build_tokenizer(metadata) if tokenizer is None else _given_tokenizer(tokenizer, metadata)
         metadata.finish()
         check_free_space(out, model.size_bytes + _BESIDE_WEIGHTS)
         papers = Papers(
             name=name,
-            tokenizer=tokenizer,
+            tokenizer=text,
             chat_template=template,
             eos_token_ids=eos,
             license=license or license_of(metadata, path.name),
@@ -83,10 +85,20 @@ def convert_gguf(
                 model,
                 lambda name: weights.read(file, name),
                 papers,
-                tokenizer=Tokenizer.from_str(tokenizer),
+                tokenizer=Tokenizer.from_str(text),
                 bos=bos,
             )
     return out
+
+
+def _given_tokenizer(path: Path, metadata: Metadata) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise ConvertError(f"{path} cannot be read ({error}). Give the model's tokenizer.json.") from error
+    check_tokenizer(text, metadata, path)
+    metadata.ignore("tokenizer.ggml.model", "tokenizer.ggml.add_space_prefix")
+    return text
 
 
 def _model(file: GgufFile, metadata: Metadata) -> Model:

@@ -19,7 +19,10 @@ from convert.licenses import license_id
 
 ARCHITECTURE = "general.architecture"
 
-INSTEAD = "Convert the publisher's checkpoint instead, which brings its tokenizer.json: rkserve convert hf."
+INSTEAD = (
+    "Give the publisher's tokenizer.json (--tokenizer FILE), or convert the publisher's checkpoint, which "
+    "brings its own (rkserve convert hf)."
+)
 
 Scalar = TypeVar("Scalar", str, int, float, bool)
 
@@ -145,6 +148,10 @@ class Metadata:
                 f"The metadata key {key} is {_short(value)}: the conversion does not support that and would "
                 f"give wrong answers (what it can convert is {instead}). {_advice(key)}"
             )
+
+    def ignore(self, *keys: str) -> None:
+        """Note keys that count for nothing here."""
+        self._asked.update(keys)
 
     def finish(self) -> None:
         """Refuse the keys that nobody asked for, once everything was."""

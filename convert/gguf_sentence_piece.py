@@ -24,7 +24,7 @@ from convert.gguf_vocabulary import (
     mark_added,
 )
 
-_SPACE = "\u2581"  # stands for a blank in tokens
+BLANK = "\u2581"  # stands for a blank in tokens
 _BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 
 
@@ -40,32 +40,27 @@ def sentence_piece(metadata: Metadata, vocabulary: Vocabulary) -> Tokenizer:
         )
     # The converter writes blanks in user-defined tokens as such (TextModel in conversion/base.py), since
     # llama.cpp looks for these before it replaces blanks; merges see them afterwards.
-    spelled = {token.replace(" ", _SPACE): index for index, token in enumerate(vocabulary.tokens)}
+    spelled = {token.replace(" ", BLANK): index for index, token in enumerate(vocabulary.tokens)}
+    if len(spelled) != len(vocabulary.tokens):
+        raise ConvertError(f"The vocabulary has tokens that differ in how they write blanks only. {INSTEAD}")
     merges = _merges(metadata, vocabulary, spelled)
+    prefixed = metadata.find("tokenizer.ggml.add_space_prefix", bool) is not False  # llama.cpp's default
     _check_characters(vocabulary, spelled)
+    _check_whole(vocabulary, {"".join(merge) for merge in merges}, prefixed=prefixed)
     unknown = vocabulary.of_type(UNKNOWN)
     tokenizer = Tokenizer(
         models.BPE(
             spelled, merges, unk_token=unknown[0] if unknown else None, fuse_unk=True, byte_fallback=True
         )
     )
-    replaced = normalizers.Replace(" ", _SPACE)
-    prefixed = metadata.find("tokenizer.ggml.add_space_prefix", bool) is not False  # llama.cpp's default
+    replaced = normalizers.Replace(" ", BLANK)
     tokenizer.normalizer = (
-        normalizers.Sequence([normalizers.Prepend(_SPACE), replaced]) if prefixed else replaced
+        normalizers.Sequence([normalizers.Prepend(BLANK), replaced]) if prefixed else replaced
     )
-    parts = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    parts = [decoders.Replace(BLANK, " "), decoders.ByteFallback(), decoders.Fuse()]
     tokenizer.decoder = decoders.Sequence([*parts, decoders.Strip(" ", 1, 0)] if prefixed else parts)
-    plain = vocabulary.of_type(USER_DEFINED)
-    mergeable = {"".join(merge) for merge in merges}
-    for token in plain:
-        if " " in token and token.replace(" ", _SPACE) not in mergeable:
-            raise ConvertError(
-                f"The tokenizer takes {token!r} whole, which its merges cannot spell. {INSTEAD}"
-            )
-    mark_added(
-        tokenizer, vocabulary.of_type(UNKNOWN, CONTROL), [token for token in plain if " " not in token]
-    )
+    plain = [token for token in vocabulary.of_type(USER_DEFINED) if " " not in token]
+    mark_added(tokenizer, vocabulary.of_type(UNKNOWN, CONTROL), plain)
     return tokenizer
 
 
@@ -106,6 +101,18 @@ def _merges(metadata: Metadata, vocabulary: Vocabulary, spelled: dict[str, int])
         )
     pairs.sort(key=lambda pair: pair[:4], reverse=True)
     return [(left, right) for *_, left, right in pairs]
+
+
+def _check_whole(vocabulary: Vocabulary, mergeable: set[str], *, prefixed: bool) -> None:
+    """Refuse what the user defined where merges do not make of it what looking it up first makes."""
+    for token in vocabulary.of_type(USER_DEFINED):
+        spelled = token.replace(" ", BLANK)
+        merged = spelled in mergeable or len(token) == 1
+        # With a blank in front of each part of a text, one belongs after such a token too.
+        if merged if prefixed else " " in token and not merged:
+            raise ConvertError(
+                f"The tokenizer takes {token!r} whole before it merges, which is not supported. {INSTEAD}"
+            )
 
 
 def _check_characters(vocabulary: Vocabulary, spelled: dict[str, int]) -> None:

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from convert.errors import ConvertError
 from convert.gguf_metadata import INSTEAD, Metadata
-from convert.gguf_sentence_piece import sentence_piece
-from convert.gguf_vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary, mark_added, read_vocabulary
+from convert.gguf_sentence_piece import BLANK, sentence_piece
+from convert.gguf_vocabulary import (
+    CONTROL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    Vocabulary,
+    mark_added,
+    read_vocabulary,
+)
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -106,6 +115,26 @@ def build_tokenizer(metadata: Metadata) -> str:
             f"and 'gpt2' with {', '.join(sorted(_PRE_TOKENIZERS))}. {INSTEAD}"
         )
     return tokenizer.to_str()
+
+
+def check_tokenizer(text: str, metadata: Metadata, path: Path) -> None:
+    """Refuse a tokenizer.json that does not have each token of the file under the file's id.
+
+    path: how messages name it. Raises ConvertError.
+    """
+    try:
+        spelled = Tokenizer.from_str(text).get_vocab(with_added_tokens=True)
+    except Exception as error:  # the library raises nothing more exact
+        raise ConvertError(f"{path} is no tokenizer ({error}). Fetch it again from the publisher.") from error
+    tokens = {token_id: token for token, token_id in spelled.items()}
+    vocabulary = read_vocabulary(metadata)
+    for token_id, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True)):
+        found = tokens.get(token_id)
+        if kind != UNUSED and found not in (token, token.replace(" ", BLANK)):
+            raise ConvertError(
+                f"Token {token_id} is {found!r} in {path} and {token!r} in the GGUF file: they are not of "
+                "the same model. Fetch the tokenizer.json of the model that the file was made from."
+            )
 
 
 def _byte_level_bpe(metadata: Metadata, vocabulary: Vocabulary, pre: _Pre) -> Tokenizer:

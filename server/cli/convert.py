@@ -30,16 +30,28 @@ def gguf(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="The folder to write.", show_default=False)
     ],
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokenizer",
+            metavar="FILE",
+            help="The model's tokenizer.json, where the file's own vocabulary is of an unknown kind.",
+            show_default=False,
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder of that name.")] = False,
 ) -> None:
-    """Convert a GGUF file of the architecture Llama, in fp32, and print its entry for models.yaml."""
+    """Convert a GGUF file to fp32 and print its entry for models.yaml.
+
+    Of the architectures llama, qwen3, lfm2, gemma3 and granite (dense).
+    """
     with converting():
         from convert.entry import entry_yaml
         from convert.gguf import convert_gguf
         from convert.suggested_sampling import suggested_sampling
 
         with _hint_at_overwrite(overwrite), progress(f"converting {file.name}") as report:
-            convert_gguf(file, out, overwrite=overwrite, progress=report)
+            convert_gguf(file, out, tokenizer=tokenizer, overwrite=overwrite, progress=report)
         entry = entry_yaml(out, suggested_sampling(file))
     say(f"wrote {out}")
     _show(entry)

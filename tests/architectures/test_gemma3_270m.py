@@ -69,5 +69,5 @@ def test_its_stream_is_divided_so_that_float16_holds_it(tmp_path: Path) -> None:
         logits = forward.run(np.array(answer[-1:], np.int32), cache, want_logits=True)
     assert answer == ANSWER
     tokenizer = PromptTokenizer(folder / meta.tokenizer.file)
-    for text, ids in TOKENS.items():
-        assert tokenizer.encode([Span(text, control=False)]) == ids
+    for text, expected in TOKENS.items():
+        assert tokenizer.encode([Span(text, control=False)]) == expected

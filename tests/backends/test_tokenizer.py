@@ -127,7 +127,7 @@ def test_blanks_that_an_added_token_stands_for_are_blanks(tmp_path: Path) -> Non
     entry = document["added_tokens"][0] | {"id": token_id, "content": "▁▁", "special": False}
     document["added_tokens"].append(entry)
     pair = Pair(tmp_path, json.dumps(document))
-    hello = pair.library.token_to_id("▁hello")
+    (hello,) = pair.plain("hello")
     assert pair.library.decode([hello, token_id, hello]) == "hello   hello"
     assert pair.ours.vocabulary.bytes_of(token_id) == b"  "
 

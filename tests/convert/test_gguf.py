@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from backends.hybrid.meta import License
 from convert.errors import ConvertError
@@ -227,6 +228,47 @@ def test_wrong_tensors_are_refused_by_name(
     with pytest.raises(ConvertError, match=message):
         convert_gguf(tmp_path / "little.gguf", tmp_path / "little")
     assert [path.name for path in tmp_path.iterdir()] == ["little.gguf"]
+
+
+def spelled(changes: dict[int, str] | None = None) -> str:
+    """A tokenizer.json with the vocabulary of the little file."""
+    tokens = dict(enumerate(vocabulary()[0])) | (changes or {})
+    tokenizer = Tokenizer(models.BPE({token: index for index, token in tokens.items()}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in vocabulary()[0][:3]])
+    return tokenizer.to_str()
+
+
+def test_a_tokenizer_can_be_given_for_a_kind_that_is_not_known(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "little.gguf", keys={"tokenizer.ggml.pre": "tekken"})
+    with pytest.raises(ConvertError, match=r"'tekken'.*--tokenizer FILE"):
+        convert_gguf(tmp_path / "little.gguf", tmp_path / "little")
+    (tmp_path / "tokenizer.json").write_text(spelled())
+    folder = convert_gguf(
+        tmp_path / "little.gguf", tmp_path / "little", tokenizer=tmp_path / "tokenizer.json"
+    )
+    assert (folder / "tokenizer.json").read_text() == spelled()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read"),
+        ("{}", "is no tokenizer"),
+        (
+            spelled({40: "of another"}),
+            "Token 40 is 'of another' in .*tokenizer.json and 'F' in the GGUF file",
+        ),
+    ],
+)
+def test_one_of_another_model_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+    write_gguf(tmp_path / "little.gguf")
+    if text is not None:
+        (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(ConvertError, match=message):
+        convert_gguf(tmp_path / "little.gguf", tmp_path / "little", tokenizer=tmp_path / "tokenizer.json")
+    assert not (tmp_path / "little").exists()
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -37,7 +37,9 @@ def pieces(found: Tokenizer, text: str, *, add_special_tokens: bool = False) -> 
         ("a   b", ["a", "ĠĠ", "Ġ", "b"]),
     ],
 )
-@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2", "smollm"])
+@pytest.mark.parametrize(
+    "pre", ["gpt-2", "llama-bpe", "qwen2", "smollm", "dbrx", "lfm2", "minicpm5", "refact"]
+)
 def test_text_is_cut_into_pieces_and_merged(pre: str, text: str, expected: list[str]) -> None:
     assert pieces(tokenizer(pre), text) == expected
 
@@ -49,6 +51,10 @@ def test_text_is_cut_into_pieces_and_merged(pre: str, text: str, expected: list[
         ("llama-bpe", ["12", "1", "2"]),  # pieces of three: 121, 2
         ("qwen2", ["1", "2", "1", "2"]),
         ("smollm", ["1", "2", "1", "2"]),
+        ("refact", ["1", "2", "1", "2"]),
+        ("dbrx", ["12", "1", "2"]),
+        ("lfm2", ["12", "1", "2"]),
+        ("minicpm5", ["12", "1", "2"]),
     ],
 )
 def test_digits_are_grouped_as_the_name_says(pre: str, expected: list[str]) -> None:
@@ -75,11 +81,20 @@ def test_line_ends_end_a_piece_in_llama_bpe(pre: str, expected: list[str]) -> No
     assert [names[token_id] for token_id in found.encode(" \n ", add_special_tokens=False).ids] == expected
 
 
-def test_llama_bpe_takes_a_whole_word_before_any_merge() -> None:
+def test_digits_are_cut_off_first_in_minicpm5() -> None:
+    assert pieces(tokenizer("minicpm5"), "a  1") == ["a", "ĠĠ", "1"]
+    assert pieces(tokenizer("llama-bpe"), "a  1") == ["a", "Ġ", "Ġ", "1"]
+
+
+@pytest.mark.parametrize(
+    ("pre", "whole"),
+    [("llama-bpe", True), ("lfm2", True), ("minicpm5", True), ("gpt-2", False), ("dbrx", False)],
+)
+def test_some_take_a_whole_word_before_any_merge(pre: str, whole: bool) -> None:
     tokens, types, merges = vocabulary()
     with_word = {"tokens": [*tokens, "zap"], "token_type": [*types, 1], "merges": merges}
-    assert tokenizer("llama-bpe", **with_word).encode("zap", add_special_tokens=False).ids == [len(tokens)]
-    assert len(tokenizer("gpt-2", **with_word).encode("zap", add_special_tokens=False).ids) == 3
+    found = tokenizer(pre, **with_word).encode("zap", add_special_tokens=False).ids
+    assert found == ([len(tokens)] if whole else [tokens.index(letter) for letter in "zap"])
 
 
 def test_control_tokens_are_special_and_user_defined_ones_are_not() -> None:
@@ -106,7 +121,10 @@ def test_ids_are_those_of_the_file() -> None:
     [
         ("smollm", False, ["hello"]),
         ("smollm", True, ["<|im_start|>", "hello"]),
-        ("llama-bpe", None, ["<|im_start|>", "hello"]),  # llama.cpp's default for this name
+        ("llama-bpe", None, ["<|im_start|>", "hello"]),  # llama.cpp's defaults for these names
+        ("lfm2", None, ["<|im_start|>", "hello"]),
+        ("minicpm5", None, ["hello"]),
+        ("dbrx", None, ["hello"]),
     ],
 )
 def test_begin_of_sequence_is_added_where_the_file_asks(

@@ -74,8 +74,8 @@ _OUTSIDE = {
 }
 
 
-def write_gguf(path: Path, model: Model, *, keys: Mapping[str, Any] | None = None) -> None:
-    """Write a model in float32. keys: whole numbers or floats that are added to the metadata."""
+def write_gguf(path: Path, model: Model) -> None:
+    """Write a model in float32."""
     config = model.config
     kind = config["model_type"]
     writer = gguf.GGUFWriter(path, {"gemma3_text": "gemma3"}.get(kind, kind))
@@ -83,8 +83,6 @@ def write_gguf(path: Path, model: Model, *, keys: Mapping[str, Any] | None = Non
     _add_rope(writer, config)
     _ADD[kind](writer, config)
     _add_tokens(writer, config["vocab_size"])
-    for key, value in (keys or {}).items():
-        (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(key, value)
     for name, weight in model.weights().items():
         writer.add_tensor(_stored_name(kind, name), _stored(config, name, weight))
     factors = _llama3_factors(config)

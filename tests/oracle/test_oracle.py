@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.oracle import architectures, environment, strings, values
+from tests.oracle import architectures, environment, gguf_files, strings, values
 from tests.oracle.prompts import ANSWER_TOKENS, LEAST_MARGIN, SECOND
 
 # Sums of fp32 products in another order: another processor or number of threads moves a logit by so much.
@@ -72,6 +72,14 @@ def test_the_oracle_answers_for_the_architectures_as_committed(tmp_path: Path) -
             assert (other.prompt, other.answer) == (conversation.prompt, conversation.answer)
             for one, row in zip(other.logits, conversation.logits, strict=True):
                 assert one == pytest.approx(row, abs=LOGIT_TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_llama_cpp_reads_the_gguf_files_as_the_models_they_are_of() -> None:
+    command = [str(environment.python()), "-m", "tests.oracle.check_gguf"]
+    done = subprocess.run(command, cwd=environment.ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(gguf_files.NAMES)
 
 
 def test_the_architectures_have_several_layers_of_every_type() -> None:
