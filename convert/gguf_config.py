@@ -47,10 +47,10 @@ def hf_config(metadata: Metadata, *, tied: bool, rope_factors: Array | None) -> 
     which the frequencies are divided. Raises ConvertError for what is missing, impossible or not supported.
     """
     architecture = metadata.get(ARCHITECTURE, str)
-    reader = _READERS.get(architecture)
+    reader = READERS.get(architecture)
     if reader is None:
         raise ConvertError(
-            f"The model's architecture is {architecture!r}; supported are: {', '.join(_READERS)}."
+            f"The model's architecture is {architecture!r}; supported are: {', '.join(READERS)}."
             " Use a model of one of those, or a .rkllm file of this one."
         )
     keys = _Keys(metadata, architecture)
@@ -72,7 +72,15 @@ def _qwen3(keys: _Keys, sizes: Values, rope: Values) -> Values:
 
 
 def _granite(keys: _Keys, sizes: Values, rope: Values) -> Values:
-    """Multipliers as in src/models/granite.cpp, where 0 stands for a factor that is not applied."""
+    """Multipliers as in src/models/granite.cpp, where 0 stands for a factor that is not applied.
+
+    Granite 4's models without Mamba layers come from the converter of those with (GraniteHybridModel in
+    conversion/granite.py), which also writes the sizes of layers and experts that they do not have. Their
+    feed-forward part is the shared expert.
+    """
+    for key in ("conv_kernel", "group_count", "inner_size", "state_size", "time_step_rank"):
+        keys.metadata.ignore(f"{keys.prefix}ssm.{key}")
+    keys.only("expert_shared_feed_forward_length", 0, sizes["intermediate_size"])
     logits_scaling = keys.number("logit_scale")
     if not logits_scaling:
         raise ConvertError(
@@ -128,10 +136,9 @@ def _lfm2(keys: _Keys, sizes: Values, rope: Values) -> Values:
     """A layer without key and value heads is a convolution: conversion/lfm2.py, src/models/lfm2.cpp."""
     layers, heads = sizes["num_hidden_layers"], sizes["num_attention_heads"]
     key = f"{keys.prefix}attention.head_count_kv"
-    if keys.metadata.is_array(key):
-        counts = keys.metadata.array(key, int)
-    else:
-        counts = [_kv_heads(keys, sizes)] * layers
+    counts = (
+        keys.metadata.array(key, int) if keys.metadata.is_array(key) else [_kv_heads(keys, sizes)] * layers
+    )
     kinds = {count for count in counts if count}
     if len(counts) != layers or len(kinds) != 1:
         raise ConvertError(
@@ -148,7 +155,7 @@ def _lfm2(keys: _Keys, sizes: Values, rope: Values) -> Values:
     }
 
 
-_READERS: Mapping[str, Callable[[_Keys, Values, Values], Values]] = {
+READERS: Mapping[str, Callable[[_Keys, Values, Values], Values]] = {
     "llama": _llama,
     "qwen3": _qwen3,
     "lfm2": _lfm2,
@@ -248,7 +255,13 @@ def _eps(keys: _Keys) -> float:
 
 
 def _kv_heads(keys: _Keys, sizes: Values) -> int:
+    """Return how many key and value heads each layer has; an array is fine if they are as many in all."""
     heads: int = sizes["num_attention_heads"]
+    key = f"{keys.prefix}attention.head_count_kv"
+    if keys.metadata.is_array(key):
+        counts = keys.metadata.array(key, int)
+        if counts and counts == counts[:1] * sizes["num_hidden_layers"] and counts[0] > 0:
+            return _dividing(keys, heads, counts[0])
     return _dividing(keys, heads, keys.find("attention.head_count_kv", int) or heads)
 
 

@@ -74,7 +74,7 @@ _MINICPM5 = _Pre(lambda: _split(r"\p{N}{1,3}", _words(r"\p{N}+")), whole_words=T
 # The names that share a rule in llama.cpp (llama_vocab::impl::load and llm_tokenizer_bpe in
 # src/llama-vocab.cpp), as far as models of the architectures here have them. Left out are those whose
 # expressions llama.cpp gives only roughly (gpt-4o, tekken) or in code of its own.
-_PRE_TOKENIZERS: Mapping[str, _Pre] = {
+PRE_TOKENIZERS: Mapping[str, _Pre] = {
     "gpt-2": _GPT2,
     "granite-docling": _GPT2,
     "mpt": _GPT2,
@@ -105,14 +105,14 @@ def build_tokenizer(metadata: Metadata) -> str:
         vocabulary = read_vocabulary(metadata)
         tokenizer = sentence_piece(metadata, vocabulary)
         _add_bos(tokenizer, metadata, vocabulary, default=True)
-    elif model == "gpt2" and pre is not None and pre in _PRE_TOKENIZERS:
+    elif model == "gpt2" and pre is not None and pre in PRE_TOKENIZERS:
         vocabulary = read_vocabulary(metadata)
-        tokenizer = _byte_level_bpe(metadata, vocabulary, _PRE_TOKENIZERS[pre])
-        _add_bos(tokenizer, metadata, vocabulary, default=_PRE_TOKENIZERS[pre].bos)
+        tokenizer = _byte_level_bpe(metadata, vocabulary, PRE_TOKENIZERS[pre])
+        _add_bos(tokenizer, metadata, vocabulary, default=PRE_TOKENIZERS[pre].bos)
     else:
         raise ConvertError(
             f"The tokenizer is of the kind {model!r} with the pre-tokenizer {pre!r}; supported are 'llama', "
-            f"and 'gpt2' with {', '.join(sorted(_PRE_TOKENIZERS))}. {INSTEAD}"
+            f"and 'gpt2' with {', '.join(sorted(PRE_TOKENIZERS))}. {INSTEAD}"
         )
     return tokenizer.to_str()
 

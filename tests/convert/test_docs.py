@@ -14,6 +14,8 @@ import msgspec
 from backends.hybrid.meta import File, Meta, RopeScaling
 from backends.hybrid.tensors import KNOWN_ROLES
 from convert.architectures import ARCHITECTURES
+from convert.gguf_config import READERS
+from convert.gguf_tokenizer import PRE_TOKENIZERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "hybrid.md"
 
@@ -61,3 +63,10 @@ def test_roles_architectures_and_scalings() -> None:
     assert sorted(rows("| `model_type` |")) == sorted(ARCHITECTURES)
     scalings = typing.get_args(typing.get_type_hints(RopeScaling)["type"])
     assert all(f"`{name}`" in PAGE.read_text() for name in scalings)
+
+
+def test_what_gguf_files_may_have() -> None:
+    assert rows("| architecture | models |") == list(READERS)
+    named = re.search(r"pre-tokenizers ((?:`[^`]+`[,.]\s)+)", PAGE.read_text())
+    assert named is not None
+    assert re.findall(r"`([^`]+)`", named[1]) == sorted(PRE_TOKENIZERS)

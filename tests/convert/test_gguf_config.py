@@ -84,6 +84,23 @@ def test_granite_s_multipliers() -> None:
     assert without.attention["full"].scale == 0.25
 
 
+def test_granite_4_s_models_without_mamba_layers() -> None:
+    """They have the keys of those with, as their converter is the same."""
+    mamba: dict[str, Any] = {
+        f"ssm__{key}": 4 for key in ("conv_kernel", "group_count", "inner_size", "state_size")
+    }
+    made = model(
+        "granite",
+        attention__head_count_kv=[2] * 8,
+        expert_shared_feed_forward_length=96,
+        expert_count=0,
+        rope__scaling__finetuned=True,
+        ssm__time_step_rank=4,
+        **mamba,
+    )
+    assert (made.num_kv_heads, made.intermediate_size) == (2, 96)
+
+
 def kinds(made: Model) -> list[str]:
     return [getattr(layer.operator, "type", "conv") for layer in made.layers]
 
@@ -212,6 +229,11 @@ def test_factors_of_another_kind_are_refused() -> None:
         ("granite", "expert_count", 4),
         ("granite", "attention.sliding_window", 4),
         ("granite", "deepstack_mapping", [0, 1]),
+        ("granite", "attention.head_count_kv", [2] * 7 + [1]),
+        ("granite", "expert_shared_feed_forward_length", 64),
+        ("granite", "ssm.dt_b_c_rms", True),
+        ("llama", "attention.head_count_kv", []),
+        ("llama", "ssm.conv_kernel", 4),
         ("gemma3", "attention.sliding_window_pattern", 0),
         ("gemma3", "attention.scale", 0.1),
         ("gemma3", "attn_logit_softcapping", 50.0),
