@@ -17,6 +17,7 @@ from convert.graphs import Array
 
 Values = dict[str, Any]  # of a config.json
 
+_MOST_LAYERS = 512  # that llama.cpp takes (LLAMA_MAX_LAYERS): a damaged number must not fill the memory
 _LAYERS_OF_27B = 62  # of Gemma 3's sizes, by which llama.cpp tells the one with another scale of scores
 
 
@@ -197,6 +198,12 @@ def _sizes(keys: _Keys) -> Values:
                 f"{keys.prefix}{key} is {size} where the heads have {head_dim} dimensions: values of another "
                 "size than keys and rotation of a part of the head are not supported for this architecture."
             )
+    num_layers = keys.positive("block_count")
+    if num_layers > _MOST_LAYERS:
+        raise ConvertError(
+            f"{keys.prefix}block_count is {num_layers}, and no more than {_MOST_LAYERS} layers are possible: "
+            "the file is damaged. Fetch it again."
+        )
     vocab_size = len(keys.metadata.array("tokenizer.ggml.tokens", str))
     stated = keys.find("vocab_size", int)
     if stated not in (None, vocab_size):
@@ -207,7 +214,7 @@ def _sizes(keys: _Keys) -> Values:
     return {
         "hidden_size": hidden_size,
         "intermediate_size": keys.positive("feed_forward_length"),
-        "num_hidden_layers": keys.positive("block_count"),
+        "num_hidden_layers": num_layers,
         "num_attention_heads": num_heads,
         "head_dim": head_dim,
         "vocab_size": vocab_size,

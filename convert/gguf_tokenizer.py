@@ -177,5 +177,5 @@ def _add_bos(tokenizer: Tokenizer, metadata: Metadata, vocabulary: Vocabulary, *
         )
     bos = vocabulary.tokens[token_id]
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{bos} $A", pair=f"{bos} $A {bos}:1 $B:1", special_tokens=[(bos, token_id)]
+        single=[bos, "$A"], pair=[bos, "$A", f"{bos}:1", "$B:1"], special_tokens=[(bos, token_id)]
     )

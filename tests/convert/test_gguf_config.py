@@ -256,6 +256,40 @@ def test_what_is_not_understood_is_refused_by_name(architecture: str, key: str, 
     assert key.rsplit(".", 1)[-1] in caught.value.message
 
 
+ODD: list[Any] = [
+    0,
+    -1,
+    3,
+    2**31,
+    2**63,
+    1e30,
+    -0.5,
+    float("nan"),
+    float("inf"),
+    True,
+    "x",
+    "",
+    [],
+    [1],
+    [0.5],
+]
+
+
+@pytest.mark.parametrize("architecture", OWN)
+def test_any_value_gives_a_model_or_an_error_that_says_what_to_do(architecture: str) -> None:
+    more = {
+        **dict.fromkeys(("rope.scaling.factor", "rope.scale_linear", "rope.freq_base_swa"), 1.0),
+        **dict.fromkeys(("rope.scaling.type", "attention.sliding_window_pattern", "vocab_size"), None),
+        **dict.fromkeys(("rope.scaling.yarn_beta_fast", "final_logit_softcapping"), None),
+    }
+    for key in SIZES | OWN[architecture] | more:
+        for value in ODD:
+            try:
+                model(architecture, **{key.replace(".", "__"): value})
+            except ConvertError as error:
+                assert error.message.endswith(".")
+
+
 def test_a_turn_of_gemma_s_ends_though_the_file_does_not_say_so() -> None:
     values: dict[str, Any] = {
         "general.architecture": "gemma3",

@@ -135,6 +135,12 @@ def test_begin_of_sequence_is_added_where_the_file_asks(
     assert pieces(found, "hello") == ["hello"]
 
 
+def test_a_begin_of_sequence_token_may_hold_a_blank() -> None:
+    tokens = [*TOKENS[:1], "<|begin of text|>", *TOKENS[2:]]
+    ids = tokenizer(tokens=tokens, add_bos_token=True).encode("hello").ids
+    assert ids == [1, TOKENS.index("hello")]
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
