@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from backends.files import sha256_of
 from backends.hybrid.meta import License
@@ -14,6 +18,9 @@ from convert.gguf_metadata import Metadata, eos_token_ids, license_of, llama_con
 from convert.gguf_tokenizer import build_tokenizer
 from convert.graphs import Array
 from convert.llama import LENGTHS, LlamaConfig, Progress, write_llama
+from convert.quantized import TYPES as QUANTIZED_TYPES
+from convert.quantized import Quantized
+from convert.writer import QuantizedVariant
 
 _NAMES = {
     "input_layernorm": "attn_norm",
@@ -61,7 +68,8 @@ def convert_gguf(
         progress(0.0, f"reading {path.name}")  # not before it is known that there is something to do
         tokenizer = build_tokenizer(metadata)
         eos = eos_token_ids(metadata)
-        check_free_space(out, config.size_bytes + _BESIDE_WEIGHTS)
+        quantized = _quantized_variant(file, config)
+        check_free_space(out, _folder_bytes(file, config, quantized) + _BESIDE_WEIGHTS)
         with new_folder(out, overwrite=overwrite) as folder:
             write_llama(
                 folder,
@@ -74,6 +82,7 @@ def convert_gguf(
                 license=license or license_of(metadata, path.name),
                 source={"format": "gguf", "file": path.name, "sha256": sha256_of(path)},
                 lengths=lengths,
+                quantized=quantized,
                 progress=progress,
             )
     return out
@@ -88,7 +97,10 @@ def gguf_name(name: str) -> str:
     return f"{_NAMES[part]}.weight"
 
 
-def half_split_rows(weight: Array, num_heads: int) -> Array:
+Rows = TypeVar("Rows", bound=npt.NDArray[Any])
+
+
+def half_split_rows(weight: Rows, num_heads: int) -> Rows:
     """Reorder the rows of a q or k projection (heads * head_dim, D) from GGUF's order to Hugging Face's.
 
     llama.cpp rotates neighbours, 2 i with 2 i + 1, in the architecture llama, so its converter moves the rows
@@ -96,7 +108,8 @@ def half_split_rows(weight: Array, num_heads: int) -> Array:
     is the inverse, after which dimension i rotates with i + head_dim / 2: the RoPE style "half".
     """
     pairs = weight.reshape(num_heads, -1, 2, weight.shape[1])
-    return pairs.swapaxes(1, 2).reshape(weight.shape)
+    moved: Rows = pairs.swapaxes(1, 2).reshape(weight.shape)
+    return moved
 
 
 def _read(file: GgufFile, config: LlamaConfig, name: str) -> Array:
@@ -106,6 +119,29 @@ def _read(file: GgufFile, config: LlamaConfig, name: str) -> Array:
     if name.endswith(".k_proj.weight"):
         return half_split_rows(weight, config.num_kv_heads)
     return weight
+
+
+def _read_quantized(file: GgufFile, config: LlamaConfig, name: str) -> Quantized | None:
+    matrix = file.read_quantized(gguf_name(name))
+    heads = {"q": config.num_heads, "k": config.num_kv_heads}
+    part = name.removesuffix("_proj.weight")[-1]
+    if matrix is None or not name.endswith("_proj.weight") or part not in heads:
+        return matrix
+    return matrix[half_split_rows(np.arange(matrix.shape[0])[:, None], heads[part])[:, 0]]
+
+
+def _quantized_variant(file: GgufFile, config: LlamaConfig) -> QuantizedVariant | None:
+    """Return the variant in the file's own few bits, if it has such matrices."""
+    kinds = {file.tensors[gguf_name(name)].type_name for name in config.names}
+    bits = min((QUANTIZED_TYPES[kind] for kind in kinds & QUANTIZED_TYPES.keys()), default=None)
+    if bits is None:
+        return None
+    return QuantizedVariant(f"int{bits}", lambda name: _read_quantized(file, config, name))
+
+
+def _folder_bytes(file: GgufFile, config: LlamaConfig, quantized: QuantizedVariant | None) -> int:
+    """Return what the weights take: in float32, and in few bits about as much as in the file, and a half."""
+    return config.size_bytes + (0 if quantized is None else file.path.stat().st_size * 3 // 2)
 
 
 def _check_tensors(file: GgufFile, config: LlamaConfig) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backends.hybrid.meta import Attention, License, Meta, Rope
+from convert.matrices import Weights
 from convert.model import AttentionParts, LayerParts, Model
-from convert.segments import Weights
 from convert.writer import LENGTHS as LENGTHS
-from convert.writer import Papers, write_folder
+from convert.writer import Papers, QuantizedVariant, write_folder
 from convert.writer import Progress as Progress
 
 
@@ -125,13 +125,14 @@ def write_llama(
     license: License,
     source: Mapping[str, str],
     lengths: Sequence[int] = LENGTHS,
+    quantized: QuantizedVariant | None = None,
     progress: Progress = lambda done, what: None,
 ) -> Meta:
     """Write a complete folder into `directory`, which exists and is empty, and return its description.
 
     weights: called once for each weight, by its Hugging Face name ("model.layers.0.mlp.up_proj.weight").
-    tokenizer: the text of a tokenizer.json. Raises ConvertError for weights of a wrong shape or that are not
-    finite, OSError.
+    tokenizer: the text of a tokenizer.json. quantized: a second variant. Raises ConvertError for
+    weights of a wrong shape or that are not finite, OSError.
     """
     papers = Papers(
         name=name,
@@ -143,4 +144,4 @@ def write_llama(
         lengths=lengths,
         progress=progress,
     )
-    return write_folder(directory, llama_model(config), weights, papers)
+    return write_folder(directory, llama_model(config), weights, papers, quantized=quantized)
