@@ -48,9 +48,13 @@ def entry_yaml(folder: Path, sampling: Mapping[str, float] | None = None) -> str
 """
 
 
-def folder_bytes(memory_mb: int, cache_mb: int) -> int:
-    """Return about how large the folder of an entry becomes: its weights lie on the disk as in memory."""
-    return max(0, memory_mb - cache_mb - _CALL_MB) * 2**20
+def folder_bytes(memory_mb: int, cache_mb: int, variant: str | None) -> int:
+    """Return about how large the folder of an entry becomes, by what its weights take in memory.
+
+    variant: the one that takes it. A folder made of a file in few bits holds them in float32, too.
+    """
+    weights = max(0, memory_mb - cache_mb - _CALL_MB) * 2**20
+    return round(weights * (1.1 if variant == "fp32" else 2.1))
 
 
 def entry_id(name: str) -> str:

@@ -25,7 +25,8 @@ from convert.gguf_weights import GgufWeights
 from convert.hf_config import Config
 from convert.measured import write_measured
 from convert.model import Model
-from convert.writer import LENGTHS, Papers, Progress
+from convert.quantized import TYPES as QUANTIZED_TYPES
+from convert.writer import LENGTHS, Papers, Progress, QuantizedVariant
 
 _OUTPUT = "output.weight"  # missing where the embedding is the output table too
 _SCALED_BY_FACTORS = frozenset({"llama", "granite"})  # in which llama.cpp reads ROPE_FACTORS
@@ -68,7 +69,8 @@ def convert_gguf(
         progress(0.0, f"reading {path.name}")  # not before it is known that there is something to do
         text = build_tokenizer(metadata) if tokenizer is None else _given_tokenizer(tokenizer, metadata)
         metadata.finish()
-        check_free_space(out, model.size_bytes + _BESIDE_WEIGHTS)
+        quantized = _quantized_variant(file, model, weights)
+        check_free_space(out, _folder_bytes(file, model, quantized) + _BESIDE_WEIGHTS)
         papers = Papers(
             name=name,
             tokenizer=text,
@@ -87,6 +89,7 @@ def convert_gguf(
                 papers,
                 tokenizer=Tokenizer.from_str(text),
                 bos=bos,
+                quantized=quantized,
             )
     return out
 
@@ -115,6 +118,20 @@ def _model(file: GgufFile, metadata: Metadata) -> Model:
     # Norms are stored as they are applied: the converter adds what a checkpoint's are stored less
     # (Gemma3Model.norm_shift in conversion/gemma.py).
     return dataclasses.replace(model, norm_offset=0.0)
+
+
+def _quantized_variant(file: GgufFile, model: Model, weights: GgufWeights) -> QuantizedVariant | None:
+    """Return the variant in the file's own few bits, if it has such matrices."""
+    kinds = {file.tensors[weights.tensor(name)].type_name for name in model.shapes()}
+    bits = min((QUANTIZED_TYPES[kind] for kind in kinds & QUANTIZED_TYPES.keys()), default=None)
+    if bits is None:
+        return None
+    return QuantizedVariant(f"int{bits}", lambda name: weights.read_quantized(file, name))
+
+
+def _folder_bytes(file: GgufFile, model: Model, quantized: QuantizedVariant | None) -> int:
+    """Return what the weights take: in float32, and in few bits about as much as in the file, and a half."""
+    return model.size_bytes + (0 if quantized is None else file.path.stat().st_size * 3 // 2)
 
 
 def _check_tensors(file: GgufFile, model: Model, weights: GgufWeights) -> None:

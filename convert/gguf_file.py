@@ -19,6 +19,8 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 
 from convert.errors import ConvertError
 from convert.graphs import Array
+from convert.quantized import TYPES as QUANTIZED_TYPES
+from convert.quantized import Quantized, from_ggml
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -118,6 +120,15 @@ class GgufFile:
                 "Take a Q4_1, Q8_0 or F16 file of the same model."
             ) from None
         return np.asarray(values, np.float32).reshape(tensor.shape)
+
+    def read_quantized(self, name: str) -> Quantized | None:
+        """Return a matrix in blocks of 4 or 8 bits, if the file keeps it so. Raises ConvertError, OSError."""
+        tensor = self.tensors[name]
+        if tensor.type_name not in QUANTIZED_TYPES or len(tensor.shape) != 2:
+            return None
+        self._file.seek(tensor.offset)
+        data = np.frombuffer(self._take(tensor.size_bytes, f"the tensor {name}"), np.uint8)
+        return from_ggml(tensor.type_name, data, (tensor.shape[0], tensor.shape[1]))
 
     def _read_header(self) -> None:
         if self._file.read(4) != MAGIC:

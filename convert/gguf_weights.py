@@ -18,6 +18,7 @@ from convert.errors import ConvertError
 from convert.gguf_file import GgufFile
 from convert.graphs import Array
 from convert.model import Model, Shape
+from convert.quantized import Quantized
 
 Kind = TypeVar("Kind", bound=np.generic)
 
@@ -70,11 +71,23 @@ class GgufWeights:
             weight = half_split_rows(weight, heads)
         return weight.reshape(self._shapes[name])
 
+    def read_quantized(self, file: GgufFile, name: str) -> Quantized | None:
+        """Return a matrix in the blocks of the file, rows as in a checkpoint; None where it has none.
+
+        Raises ConvertError, OSError.
+        """
+        matrix = file.read_quantized(self.tensor(name))
+        heads = self.permuted_heads(name)
+        if matrix is None or heads is None:
+            return matrix
+        rows = np.arange(matrix.shape[0])[:, None]
+        return matrix[half_split_rows(rows, heads)[:, 0]]
+
 
 def half_split_rows(weight: npt.NDArray[Kind], num_heads: int) -> npt.NDArray[Kind]:
     """Reorder the rows of a q or k projection (heads * head_dim, D) from GGUF's order to Hugging Face's.
 
-    D: values, or the bytes of a row's blocks. llama.cpp rotates neighbours, 2 i with 2 i + 1, in the
+    D: values, or whatever else stands for a row. llama.cpp rotates neighbours, 2 i with 2 i + 1, in the
     architecture llama, so its converter moves the rows i and i + head_dim / 2 of each head next to each other
     (LlamaModel.permute in conversion/llama.py). This is the inverse, after which dimension i rotates with
     i + head_dim / 2: the RoPE style "half".

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ _COPIED_BYTES = 8 * 1024 * 1024  # of a transposed matrix, at a time
 _TO_THE_END = 2**63 - 1
 
 Array = npt.NDArray[np.float32]
+Stored = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,14 @@ class DataFile:
         """The hash of what was written so far."""
         return self._hash.hexdigest()
 
-    def append(self, matrix: Array) -> tuple[int, int]:
-        """Write a matrix in C order, however it lies, and return (offset_bytes, length_bytes)."""
+    def append(self, matrix: Stored) -> tuple[int, int]:
+        """Write an array in C order, however it lies, and return (offset_bytes, length_bytes)."""
         self._write(bytes(-self.size_bytes % ALIGNMENT))
         offset = self.size_bytes
-        rows = len(matrix) if matrix.flags.c_contiguous else max(1, _COPIED_BYTES // (4 * matrix.shape[1]))
+        row_bytes = max(1, matrix.nbytes // len(matrix))
+        rows = len(matrix) if matrix.flags.c_contiguous else max(1, _COPIED_BYTES // row_bytes)
         for start in range(0, len(matrix), rows):
-            block = np.ascontiguousarray(matrix[start : start + rows], dtype="<f4")
+            block = np.ascontiguousarray(matrix[start : start + rows], matrix.dtype.newbyteorder("<"))
             self._write(block.reshape(-1).view(np.uint8).data)
         return offset, self.size_bytes - offset
 
@@ -81,8 +83,10 @@ class Graph:
     A context manager: leaving it closes the data file, and removes it if it holds nothing.
     """
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, domains: Mapping[str, int] | None = None) -> None:
+        """data: the file for matrices. domains: versions of further sets of operators, by name."""
         self.data = DataFile(data)
+        self._domains = domains or {}
         self._path = data
         self._nodes: list[NodeProto] = []
         self._weights: list[TensorProto] = []
@@ -95,9 +99,11 @@ class Graph:
         if not self.data.size_bytes:
             self._path.unlink()
 
-    def node(self, operator: str, output: str, *inputs: str, **attributes: int | list[int]) -> str:
+    def node(
+        self, operator: str, output: str, *inputs: str, domain: str = "", **attributes: int | list[int]
+    ) -> str:
         """Add a node and return the name of its output."""
-        node = helper.make_node(operator, inputs, [output], name=output)
+        node = helper.make_node(operator, inputs, [output], name=output, domain=domain)
         node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
         self._nodes.append(node)
         return output
@@ -117,6 +123,14 @@ class Graph:
         """x times the sigmoid of x."""
         sigmoid = self.node("Sigmoid", f"{name}_sigmoid", value)
         return self.node("Mul", f"{name}_silu", value, sigmoid)
+
+    def add(self, name: str, left: str, right: str) -> str:
+        """The sum of two values."""
+        return self.node("Add", name, left, right)
+
+    def multiply(self, name: str, left: str, right: str) -> str:
+        """The product of two values, element by element."""
+        return self.node("Mul", name, left, right)
 
     def gelu_tanh(self, name: str, value: str) -> str:
         """GELU by tanh: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) (arXiv 1606.08415)."""
@@ -145,11 +159,11 @@ class Graph:
         """
         taps = kernel.shape[1]
         rows = self.node("Concat", f"{name}_rows", state, value, axis=0)
-        self._integer(f"{name}_axis", 0)
+        self.integers(f"{name}_axis", [0])
         total = ""
         for tap in range(taps):
-            self._integer(f"{name}_{tap}_start", tap)
-            self._integer(f"{name}_{tap}_end", tap + 1 - taps or _TO_THE_END)
+            self.integers(f"{name}_{tap}_start", [tap])
+            self.integers(f"{name}_{tap}_end", [tap + 1 - taps or _TO_THE_END])
             self._small(f"{name}_{tap}_weight", kernel[:, tap])
             places = (f"{name}_{tap}_start", f"{name}_{tap}_end", f"{name}_axis")
             shifted = self.node("Slice", f"{name}_{tap}_rows", rows, *places)
@@ -160,13 +174,12 @@ class Graph:
     def last_row(self, name: str, value: str) -> str:
         """The last row of value, (1, size)."""
         for part, number in (("start", -1), ("end", _TO_THE_END), ("axis", 0)):
-            self._integer(f"{name}_{part}", number)
+            self.integers(f"{name}_{part}", [number])
         return self.node("Slice", name, value, f"{name}_start", f"{name}_end", f"{name}_axis")
 
     def matmul(self, name: str, value: str, weight: Array) -> str:
         """value (T, in) times the transpose of weight (out, in); stored transposed, as MatMul wants it."""
-        offset, length = self.data.append(weight.T)
-        self._external(f"{name}_weight", weight.shape[::-1], self.data.name, offset, length)
+        self.external(f"{name}_weight", weight.T)
         return self.node("MatMul", name, value, f"{name}_weight")
 
     def stored_matmul(self, name: str, value: str, matrix: StoredMatrix) -> str:
@@ -178,22 +191,48 @@ class Graph:
         self._external(f"{name}_weight", matrix.shape, matrix.file, matrix.offset_bytes, length)
         return self.node("Gemm", name, value, f"{name}_weight", transB=1)
 
+    def split(self, value: str, results: Mapping[str, int]) -> None:
+        """Cut the last axis of a value into results of these sizes."""
+        self.integers(f"{value}_sizes", list(results.values()))
+        node = helper.make_node(
+            "Split", [value, f"{value}_sizes"], list(results), name=f"{value}_split", axis=-1
+        )
+        self._nodes.append(node)
+
+    def external(self, name: str, array: Stored) -> int:
+        """Put a weight into the data file; return where it begins there, in bytes."""
+        offset, length = self.data.append(array)
+        kind = TensorProto.UINT8 if array.dtype == np.uint8 else TensorProto.FLOAT
+        self._external(name, array.shape, self.data.name, offset, length, kind)
+        return offset
+
+    def integers(self, name: str, values: list[int]) -> None:
+        """Add a list of whole numbers as a weight."""
+        self._weights.append(numpy_helper.from_array(np.array(values, np.int64), name))
+
     def model(self, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> ModelProto:
         """Return the whole as a model with the opset and IR version rknn-toolkit2 reads."""
         graph = helper.make_graph(
             self._nodes, name, list(map(_value, inputs)), list(map(_value, outputs)), self._weights
         )
-        opsets = [helper.make_opsetid("", OPSET)]
+        opsets = [
+            helper.make_opsetid(domain, version) for domain, version in {"": OPSET, **self._domains}.items()
+        ]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="rkserve")
 
     def _small(self, name: str, value: Array) -> None:
         self._weights.append(numpy_helper.from_array(np.ascontiguousarray(value, np.float32), name))
 
-    def _integer(self, name: str, value: int) -> None:
-        self._weights.append(numpy_helper.from_array(np.array([value], np.int64), name))
-
-    def _external(self, name: str, shape: Sequence[int], file: str, offset: int, length: int) -> None:
-        tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape)
+    def _external(
+        self,
+        name: str,
+        shape: Sequence[int],
+        file: str,
+        offset: int,
+        length: int,
+        kind: int = TensorProto.FLOAT,
+    ) -> None:
+        tensor = TensorProto(name=name, data_type=kind, dims=shape)
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in (("location", file), ("offset", str(offset)), ("length", str(length))):
             entry = tensor.external_data.add()

@@ -33,7 +33,7 @@ def largest_hidden(folder: Path, token_ids: Sequence[int]) -> list[float]:
     Raises ConvertError for a folder that cannot be run or that computes no numbers, OSError.
     """
     try:
-        read = read_folder(folder)
+        read = read_folder(folder, variant="fp32")
         executor = _Measuring(read, len(token_ids))
         forward = Forward(read, executor)
         forward.run(np.array(token_ids, np.int32), forward.new_cache(), want_logits=False, every_row=True)

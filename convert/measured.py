@@ -13,10 +13,10 @@ import msgspec
 from tokenizers import Tokenizer
 
 from backends.hybrid.meta import Meta
+from convert.matrices import Weights
 from convert.measure import largest_hidden, residual_scale_for
 from convert.model import Model
-from convert.segments import Weights
-from convert.writer import Papers, write_folder, write_meta
+from convert.writer import Papers, QuantizedVariant, write_folder, write_meta
 
 _WRITING = 0.9  # share of the work
 # Read by the model once, to see how large its values become: several scripts, code, numbers.
@@ -30,26 +30,33 @@ _TEXT = (
 
 
 def write_measured(
-    folder: Path, model: Model, weights: Weights, papers: Papers, *, tokenizer: Tokenizer, bos: int | None
+    folder: Path,
+    model: Model,
+    weights: Weights,
+    papers: Papers,
+    *,
+    tokenizer: Tokenizer,
+    bos: int | None,
+    quantized: QuantizedVariant | None = None,
 ) -> None:
     """Write a complete folder into `folder`, which exists and is empty, with what was measured in it.
 
     weights: gives a weight by its name; asked for all of them once more where the stream has to be divided.
     tokenizer: what papers.tokenizer makes. bos: the token that begins a text, where the model has one.
-    Raises ConvertError, OSError.
+    quantized: a second variant to write. Raises ConvertError, OSError.
     """
 
     def report(done: float | None, what: str) -> None:
         papers.progress(None if done is None else _WRITING * done, what)
 
     writing = dataclasses.replace(papers, progress=report)
-    meta = write_folder(folder, model, weights, writing)
+    meta = write_folder(folder, model, weights, writing, quantized=quantized)
     papers.progress(_WRITING, "measuring")
     seen = largest_hidden(folder, _tokens(tokenizer, bos, model, papers.lengths[-1]))
     scale = residual_scale_for(max(seen))
     if scale != 1:
         _empty(folder)
-        meta = write_folder(folder, model, weights, writing, residual_scale=scale)
+        meta = write_folder(folder, model, weights, writing, residual_scale=scale, quantized=quantized)
     write_meta(folder, _with_largest(meta, [value / scale for value in seen]))
     papers.progress(1.0, "written")
 

@@ -18,8 +18,9 @@ import numpy as np
 from backends.hybrid.meta import META_FILE, SCHEMA_VERSION, Embedding, File, Layer, License, Meta, Segment
 from convert.errors import ConvertError
 from convert.graphs import ALIGNMENT, Array, StoredMatrix
+from convert.matrices import Blocks, Matrices, Weights
 from convert.model import CONV, AttentionParts, Model, Shape, cuts
-from convert.segments import SegmentWriter, Weights
+from convert.segments import SegmentWriter
 
 EMBEDDING_FILE = "embedding.npy"
 TOKENIZER_FILE = "tokenizer.json"
@@ -51,14 +52,28 @@ class Papers:
     progress: Progress = field(default=lambda done, what: None)
 
 
+@dataclass(frozen=True)
+class QuantizedVariant:
+    """A variant that keeps the blocks a file quantized its matrices to. blocks: None for those it did not."""
+
+    name: str
+    blocks: Blocks
+
+
 def write_folder(
-    directory: Path, model: Model, weights: Weights, papers: Papers, *, residual_scale: float = 1.0
+    directory: Path,
+    model: Model,
+    weights: Weights,
+    papers: Papers,
+    *,
+    residual_scale: float = 1.0,
+    quantized: QuantizedVariant | None = None,
 ) -> Meta:
     """Write a complete folder into `directory`, which exists and is empty, and return its description.
 
-    weights: gives a weight by its name, called once for each in a row. residual_scale: what the stream in the
-    graphs is divided by, a power of two. Raises ConvertError for weights of a wrong shape or that are not
-    finite, OSError.
+    weights: gives a weight by its name. residual_scale: what the stream in the graphs is divided by, a power
+    of two. quantized: a second variant to write. Raises ConvertError for weights of a wrong shape or that are
+    not finite, OSError.
     """
     shapes = model.shapes()
 
@@ -69,7 +84,10 @@ def write_folder(
 
     papers.progress(0.0, "embedding")
     embedding, stored = _write_embedding(directory, load(model.embedding))
-    writer = SegmentWriter(directory, model, load, stored, residual_scale)
+    matrices = Matrices(load, None if quantized is None else quantized.blocks)
+    writer = SegmentWriter(
+        directory, model, matrices, stored, residual_scale, None if quantized is None else quantized.name
+    )
     segments: list[Segment] = []
     planned = cuts(model.layers)
     for index, cut in enumerate(planned):

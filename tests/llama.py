@@ -9,8 +9,8 @@ from pathlib import Path
 
 from backends.hybrid.meta import Attention, License, Meta, Rope
 from convert.llama import llama_layer
+from convert.matrices import Weights
 from convert.model import Model
-from convert.segments import Weights
 from convert.writer import LENGTHS, Papers, Progress, write_folder
 
 

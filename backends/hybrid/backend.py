@@ -18,7 +18,7 @@ from backends.hybrid.executor import Executor
 from backends.hybrid.folder import HybridFolder
 from backends.hybrid.forward import Forward
 from backends.hybrid.generation import Generation
-from backends.hybrid.kernels import best_kernels
+from backends.hybrid.kernels import Kernels, best_kernels
 from backends.hybrid.kv_cache import KVCache
 from backends.hybrid.loading import end_tokens, load_executor, load_folder, load_tokenizer
 from backends.hybrid.prompts import Prompts
@@ -41,9 +41,10 @@ def load(spec: ModelSpec, progress: Progress) -> Backend:
     progress(0.05, "tokenizer")
     tokenizer = load_tokenizer(spec, folder)
     eos = end_tokens(spec, folder, tokenizer.vocabulary)
-    executor = load_executor(spec, folder, lambda done, what: progress(0.1 + 0.85 * done, what))
+    kernels = best_kernels(thread_count(spec.hybrid.threads))
+    executor = load_executor(spec, folder, kernels, lambda done, what: progress(0.1 + 0.85 * done, what))
     try:
-        backend = HybridBackend(spec, folder, tokenizer, eos, executor)
+        backend = HybridBackend(spec, folder, tokenizer, eos, executor, kernels)
     except BaseException:
         executor.close()
         raise
@@ -61,6 +62,7 @@ class HybridBackend:
         tokenizer: PromptTokenizer,
         eos: frozenset[int],
         executor: Executor,
+        kernels: Kernels,
     ) -> None:
         """Take over the executor, which `close` closes. Raises BackendError(model_corrupt)."""
         meta = folder.meta
@@ -71,7 +73,7 @@ class HybridBackend:
         self._vocab_size = meta.vocab_size
         self._context_length = min(spec.context_length, meta.context_length)
         self._prompts = Prompts(tokenizer, Context(spec.model_id, self._context_length), meta.vocab_size)
-        self._kernels = best_kernels(thread_count(spec.hybrid.threads))
+        self._kernels = kernels
         self._forward = Forward(
             folder, executor, kv_fp16=spec.hybrid.kv_dtype == "fp16", kernels=self._kernels
         )
@@ -82,7 +84,7 @@ class HybridBackend:
             vocab_size=meta.vocab_size,
             memory_mb=psutil.Process().memory_info().rss // _MB,
             warnings=self._warnings(meta.context_length),
-            details={"kernels": self._kernels.name},
+            details={"kernels": kernels.name, "variant": folder.variant},
         )
 
     def count_tokens(self, prompt: Sequence[Span]) -> int:

@@ -19,19 +19,23 @@ from backends.hybrid.meta import META_FILE, Build, File, Meta
 from backends.hybrid.ranges import bad_file_names, is_plain
 from backends.hybrid.schema import departures
 
-DEFAULT_VARIANT = "fp32"
+PREFERRED_VARIANTS = ("int4", "int8", "fp32")
 META_BYTES = 16 * 1024 * 1024  # the largest meta2.json that is read; one of 100 layers takes 200 kB
 HASHED_AT_LOAD_BYTES = 4 * 1024 * 1024  # larger files are compared by size; `verify_files` hashes them all
 
 
 @dataclass(frozen=True)
 class HybridFolder:
-    """A folder that was checked. builds: the file that computes each segment, of one executor and variant."""
+    """A folder that was checked. builds: the file that computes each segment, of one executor and variant.
+
+    programs: what native kernels compute single tokens with beside those; empty unless of every segment.
+    """
 
     path: Path
     meta: Meta
     variant: str
     builds: tuple[Build, ...]
+    programs: tuple[Build, ...] = ()
 
     def file(self, name: str) -> Path:
         """Return the path of a file meta2.json names."""
@@ -43,7 +47,7 @@ def read_folder(
 ) -> HybridFolder:
     """Read and check a folder.
 
-    variant None: fp32 where it is there, else the first one. overlay: a JSON file whose fields are put over
+    variant None: the one of fewest bits, else the first one. overlay: a JSON file whose fields are put over
     those of meta2.json, for folders that lack some.
 
     Raises BackendError: model_corrupt with the whole list of what is missing or wrong, load_failed for what
@@ -52,12 +56,13 @@ def read_folder(
     meta = _read_meta(path, overlay)
     problems = contradictions(meta)
     variant, builds, lacking = _choose_builds(meta, executor, variant)
-    problems += file_problems(path, files_of(meta, builds), HASHED_AT_LOAD_BYTES)
+    programs = _programs(meta, variant) if executor == "onnx" else []
+    problems += file_problems(path, files_of(meta, [*builds, *programs]), HASHED_AT_LOAD_BYTES)
     if problems:
         raise _refusal("model_corrupt", path, "is damaged or incomplete", problems)
     if missing := [*lacking, *unsupported(meta)]:
         raise _refusal("load_failed", path, "needs what this engine cannot do yet", missing)
-    return HybridFolder(path, meta, variant, tuple(builds))
+    return HybridFolder(path, meta, variant, tuple(builds), tuple(programs))
 
 
 def verify_files(path: Path, overlay: Path | None = None) -> list[str]:
@@ -117,7 +122,8 @@ def _choose_builds(meta: Meta, executor: str, variant: str | None) -> tuple[str,
         name for name in (offered[0] if offered else {}) if all(name in builds for builds in offered)
     ]
     if variant is None:
-        variant = DEFAULT_VARIANT if DEFAULT_VARIANT in everywhere else (everywhere or [DEFAULT_VARIANT])[0]
+        preferred = [name for name in PREFERRED_VARIANTS if name in everywhere]
+        variant = (preferred or everywhere or ["fp32"])[0]
     if variant not in everywhere:
         without = [str(index) for index, builds in enumerate(offered) if variant not in builds]
         have = ", ".join(everywhere) or "none"
@@ -126,6 +132,17 @@ def _choose_builds(meta: Meta, executor: str, variant: str | None) -> tuple[str,
         )
         return variant, [builds[variant] for builds in offered if variant in builds], [lacking]
     return variant, [builds[variant] for builds in offered], []
+
+
+def _programs(meta: Meta, variant: str) -> list[Build]:
+    """Return the native build of each segment in this variant; none unless every segment has one."""
+    found = [
+        build
+        for segment in meta.segments
+        for build in segment.builds
+        if (build.executor, build.variant) == ("native", variant)
+    ]
+    return found if len(found) == len(meta.segments) else []
 
 
 def _read_meta(path: Path, overlay: Path | None) -> Meta:

@@ -6,6 +6,7 @@ they are used where they are installed and this processor can run them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Protocol
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from backends.hybrid import gate, likelihood
 from backends.hybrid.attention import Attention
 from backends.hybrid.meta import Rope
+from backends.hybrid.program import Step
 from backends.hybrid.rope import RotaryTable
 
 Array = npt.NDArray[np.float32]
@@ -62,6 +64,9 @@ class Kernels(Protocol):
     def largest(self, values: npt.NDArray[np.floating], count: int) -> Ids:
         """As likelihood.largest; count is at most the number of values."""
 
+    def segment(self, steps: Sequence[Step]) -> Callable[[], None] | None:
+        """Return what computes a segment's steps (program.bind), or None where these kernels cannot."""
+
 
 class NumpyKernels:
     """See Kernels."""
@@ -86,6 +91,9 @@ class NumpyKernels:
 
     def largest(self, values: npt.NDArray[np.floating], count: int) -> Ids:
         return likelihood.largest(values, count)
+
+    def segment(self, steps: Sequence[Step]) -> None:
+        return None
 
 
 NUMPY = NumpyKernels()

@@ -11,6 +11,8 @@ from backends.base import BackendError
 from backends.engine import Progress
 from backends.hybrid.executor import Executor
 from backends.hybrid.folder import HybridFolder, read_folder
+from backends.hybrid.kernels import Kernels
+from backends.hybrid.native_segments import with_native_segments
 from backends.hybrid.rknn import RknnExecutor
 from backends.hybrid.rknnlite import RknnLiteExecutor
 from backends.prompts import read_tokenizer
@@ -40,15 +42,23 @@ def load_tokenizer(spec: ModelSpec, folder: HybridFolder) -> PromptTokenizer:
     return read_tokenizer(path)
 
 
-def load_executor(spec: ModelSpec, folder: HybridFolder, progress: Progress) -> Executor:
-    """Load the segments `load_folder` has chosen; `progress` goes from 0 to 1. Raises BackendError."""
+def load_executor(spec: ModelSpec, folder: HybridFolder, kernels: Kernels, progress: Progress) -> Executor:
+    """Load the segments `load_folder` has chosen; `progress` goes from 0 to 1. Raises BackendError.
+
+    kernels: used for single tokens where the folder has programs for them.
+    """
     if spec.hybrid.executor == "rknnlite":
         return _on_rknnlite(spec, folder, progress)
     if spec.hybrid.executor == "rknn" or folder.builds[0].executor == "rknn":
         return _on_rknn(spec, folder, progress)
     from backends.hybrid.ort import OrtExecutor  # 40 MB and half a second, for this executor only
 
-    return OrtExecutor(folder, spec.hybrid.threads, progress)
+    executor = OrtExecutor(folder, spec.hybrid.threads, progress)
+    try:
+        return with_native_segments(folder, executor, kernels)
+    except BaseException:
+        executor.close()
+        raise
 
 
 def _on_rknn(spec: ModelSpec, folder: HybridFolder, progress: Progress) -> Executor:

@@ -92,9 +92,13 @@ class Tensor(_Meta, frozen=True):
 
 
 class Build(_Meta, frozen=True):
-    """One file that computes a segment: for an executor, in a variant ("fp32", "int4", "fp16")."""
+    """One file that computes a segment: for an executor, in a variant ("fp32", "int4", "fp16").
 
-    executor: Literal["onnx", "rknn"]
+    native: a program for native kernels (backends.hybrid.program), which computes single tokens beside the
+    onnx build of its variant.
+    """
+
+    executor: Literal["onnx", "rknn", "native"]
     variant: str
     file: str
     sha256: str

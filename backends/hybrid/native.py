@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 import rkserve_kernels as native
@@ -9,6 +12,7 @@ import rkserve_kernels as native
 from backends.hybrid.attention import Attention
 from backends.hybrid.kernels import NUMPY, Attend, Rotate
 from backends.hybrid.meta import Rope
+from backends.hybrid.program import Step
 from backends.hybrid.rope import cosines_and_sines, inverse_frequencies, magnitude, table_size
 
 Array = npt.NDArray[np.float32]
@@ -49,6 +53,9 @@ class NativeKernels:
         indices = np.empty(count, np.int64)
         native.find_largest(values, indices)
         return indices
+
+    def segment(self, steps: Sequence[Step]) -> Callable[[], None]:
+        return partial(native.run_segment, native.segment(self._threads, list(steps)))
 
 
 class _Attention:

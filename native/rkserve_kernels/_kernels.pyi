@@ -4,6 +4,8 @@ Nothing is kept of an array after a call. All let go of the interpreter's lock w
 Axes: T queries, S keys, H query heads, K key/value heads, D head_dim, V vocabulary.
 """
 
+from typing import Any
+
 from typing_extensions import Buffer  # what numpy arrays are
 
 class Threads: ...
@@ -31,6 +33,24 @@ def attend(
     many of the latest keys a query sees, its own included, 0 for all. softcap: c in c * tanh(score / c),
     0 for none. D must be a multiple of 8, at most 512. Computed in float32.
     """
+
+class Segment: ...
+
+def segment(threads: Threads, steps: list[tuple[Any, ...]]) -> Segment:
+    """Prepare steps over float32 vectors, to be computed in order by `run_segment`.
+
+    The arrays are held as long as the object. A step is one of these, its result last, all of one size:
+    ("norm", x, weight, eps, out), ("add", x, y, out), ("multiply", x, y, out), ("silu", x, out),
+    ("gelu", x, out), the one by tanh, ("conv", state, x, kernel, out) with state (taps - 1, size) and kernel
+    (taps, size), whose last row is x's; or a product with a matrix (N, K), ("product", x, bits, values,
+    scales, offsets, out). bits 32: values (N, K) float32. bits 4 or 8: values (N, K / 32, 4 * bits) uint8, of
+    4 bits two in a byte, the first in the lower half; scales (N, K / 32) float32; offsets the same, or None.
+    A weight is scale * (value - 2^(bits - 1)) + offset; x is rounded to 8 bits in blocks of 32 that share a
+    scale.
+    """
+
+def run_segment(segment: Segment) -> None:
+    """Compute the steps. For one caller at a time, as are the threads."""
 
 def rms_norm(x: Buffer, weight: Buffer, eps: float) -> None:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis, in place; float32."""

@@ -5,15 +5,9 @@
 namespace rkk {
 namespace {
 
-Floats sigmoid(Floats x) {
-  const Floats e = exp(select(x < Floats{}, x, -x));  // of -|x|, which cannot overflow
-  const Floats one = all(1.0f);
-  return select(x < Floats{}, e / (one + e), one / (one + e));
-}
-
 float sigmoid(float x) {
   float lanes[kLanes];
-  store(lanes, sigmoid(all(x)));
+  store(lanes, rkk::sigmoid(all(x)));
   return lanes[0];
 }
 

@@ -118,4 +118,10 @@ inline Floats exp(Floats x) {
   return select(tiny, Floats{}, (Floats)((Ints)p + exponent));
 }
 
+inline Floats sigmoid(Floats x) {
+  const Floats e = exp(select(x < Floats{}, x, -x));  // of -|x|, which cannot overflow
+  const Floats one = all(1.0f);
+  return select(x < Floats{}, e / (one + e), one / (one + e));
+}
+
 }  // namespace rkk

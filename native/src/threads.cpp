@@ -1,9 +1,17 @@
 #include "threads.h"
 
+#include <chrono>
+
 namespace rkk {
 namespace {
 
-constexpr int kSpins = 2000;  // some 20 us: about what waking a sleeping thread costs
+// How long a helper looks for the next round: what lies between two rounds of one token, mostly.
+constexpr std::chrono::microseconds kLook{100};
+constexpr int kPauses = 16;  // between two looks at the clock
+
+constexpr uint64_t kOpen = uint64_t{1} << 31;
+constexpr uint64_t kHelpers = kOpen - 1;
+constexpr int kRound = 32;
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -34,17 +42,15 @@ void Threads::run(int tasks, const std::function<void(int, int)>& task) {
   task_ = &task;
   tasks_ = tasks;
   next_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<int>(helpers_.size()), std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
+  const uint32_t round = round_.load(std::memory_order_relaxed) + 1;
+  state_.store((static_cast<uint64_t>(round) << kRound) | kOpen, std::memory_order_release);
+  round_.store(round, std::memory_order_release);
   round_.notify_all();
   work(0);
-  for (int spin = 0; busy_.load(std::memory_order_acquire) != 0; ++spin) {
-    if (spin < kSpins) {
-      pause();
-      continue;
-    }
-    const int left = busy_.load(std::memory_order_acquire);
-    if (left != 0) busy_.wait(left, std::memory_order_acquire);
+  uint64_t state = state_.fetch_and(~kOpen, std::memory_order_acq_rel);
+  while (state & kHelpers) {  // each has a task in hand, the last of the round
+    pause();
+    state = state_.load(std::memory_order_acquire);
   }
 }
 
@@ -59,12 +65,22 @@ void Threads::work(int thread) {
 void Threads::help(int thread) {
   uint32_t seen = 0;
   for (;;) {
-    for (int spin = 0; round_.load(std::memory_order_acquire) == seen && spin < kSpins; ++spin) pause();
-    round_.wait(seen, std::memory_order_acquire);
-    ++seen;  // every helper takes part in every round: run() does not return before all have left it
+    auto until = std::chrono::steady_clock::now() + kLook;
+    while (round_.load(std::memory_order_acquire) == seen) {
+      for (int i = 0; i < kPauses; ++i) pause();
+      if (std::chrono::steady_clock::now() < until) continue;
+      round_.wait(seen, std::memory_order_acquire);
+      break;
+    }
+    seen = round_.load(std::memory_order_acquire);
     if (ending_.load()) return;
+    uint64_t state = state_.load(std::memory_order_acquire);
+    while ((state & kOpen) != 0 &&
+           !state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
+    }
+    if ((state & kOpen) == 0) continue;  // it came too late
     work(thread);
-    if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_all();
+    state_.fetch_sub(1, std::memory_order_acq_rel);
   }
 }
 

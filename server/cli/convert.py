@@ -41,7 +41,7 @@ def gguf(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder of that name.")] = False,
 ) -> None:
-    """Convert a GGUF file to fp32 and print its entry for models.yaml.
+    """Convert a GGUF file and print its entry for models.yaml.
 
     Of the architectures llama, qwen3, lfm2, gemma3 and granite (dense).
     """

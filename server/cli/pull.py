@@ -134,7 +134,7 @@ def _convert(entry: Entry, settings: Settings) -> None:
                     source.file,
                     target,
                     sha256=entry.sha256,
-                    folder_bytes=folder_bytes(entry.memory_mb, entry.hybrid.cache_mb),
+                    folder_bytes=folder_bytes(entry.memory_mb, entry.hybrid.cache_mb, entry.hybrid.variant),
                     progress=report,
                 )
     except KeyboardInterrupt:

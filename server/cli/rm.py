@@ -66,12 +66,20 @@ def _what_goes_with_it(entry: Entry, registry: Registry, settings: Settings) -> 
     """Say whom it will be missing: servers that have it loaded, adapters on it."""
     from server.store.in_use import processes_using
 
+    directory = entry.directory(settings.models_dir)
     lines = [
+        f"{other.id} has its files there, too, and goes with it"
+        for other in registry.entries.values()
+        if other is not entry
+        and other.path(settings.models_dir).is_relative_to(directory)
+        and registry.host(other) is other
+    ]
+    lines += [
         f"{other.id} is an adapter of {entry.id} and does not run without it"
         for other in registry.entries.values()
         if other is not entry and registry.host(other) is entry and other.installed(settings.models_dir)
     ]
-    if processes := processes_using(entry.directory(settings.models_dir)):
+    if processes := processes_using(directory):
         shown = ", ".join(map(str, processes))
         lines.append(
             f"{entry.id} is loaded now (process {shown}): it answers until it is unloaded, and its space is "

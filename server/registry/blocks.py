@@ -69,6 +69,17 @@ def relative_or_absolute(value: str) -> str:
     return value
 
 
+def _folder(value: str) -> str:
+    """Check a path as above, or one that means the folder of another entry: ../ID."""
+    return value if shared_with(value) is not None else relative_or_absolute(value)
+
+
+def shared_with(folder: str) -> str | None:
+    """Return the id of the entry whose folder is meant, None for a path of its own."""
+    name = folder.removeprefix("../")
+    return name if name != folder and re.fullmatch(MODEL_ID, name) else None
+
+
 def _template(value: str) -> str:
     if value in BUILTIN_TEMPLATES or value == MODEL_TEMPLATE:
         return value
@@ -99,6 +110,7 @@ def _eos_token(value: object) -> object:
 ModelId = Annotated[str, _pattern(MODEL_ID, f"an id: {MODEL_ID_RULE}")]
 Alias = Annotated[str, _pattern(MODEL_NAME, f"a name: {MODEL_NAME_RULE}")]
 RelPath = Annotated[str, AfterValidator(relative_or_absolute)]
+FolderPath = Annotated[str, AfterValidator(_folder)]
 Sha256 = Annotated[
     str,
     BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),

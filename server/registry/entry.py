@@ -20,6 +20,7 @@ from server.registry.blocks import (
     Block,
     Embeddings,
     EosToken,
+    FolderPath,
     HybridBlock,
     License,
     Lora,
@@ -39,6 +40,7 @@ from server.registry.blocks import (
     Tokenizer,
     Tools,
     Vision,
+    shared_with,
 )
 
 Capability = Literal["chat", "vision", "embeddings", "tools", "thinking"]
@@ -66,7 +68,7 @@ class Entry(Block):
     backend: Literal["rkllm", "hybrid"]
     source: Source | None = None
     file: RelPath | None = None
-    folder: RelPath | None = None
+    folder: FolderPath | None = None
     sha256: Sha256 | None = None
     runtime: Specifier | None = None
     runtime_check: Literal["strict", "warn"] = "strict"
@@ -160,8 +162,13 @@ class Entry(Block):
         return self.rkllm.lora if self.backend == "rkllm" else None
 
     def directory(self, models_dir: Path) -> Path:
-        """Return the model's own directory."""
-        return models_dir / self.id
+        """Return the model's directory: its own, or that of the entry whose folder it shares."""
+        return models_dir / (self.shares_with or self.id)
+
+    @property
+    def shares_with(self) -> str | None:
+        """The id of the entry whose folder this one names: `folder: ../ID`."""
+        return shared_with(self.folder or "") if self.adapter is None else None
 
     def path(self, models_dir: Path) -> Path:
         """Return the model's or adapter's file, or the hybrid engine's folder, absolute if models_dir is."""
@@ -169,6 +176,8 @@ class Entry(Block):
             return self.directory(models_dir) / self.adapter.file
         name = self.folder if self.backend == "hybrid" else self.file
         assert name is not None  # _consistent saw to it
+        if self.shares_with is not None:
+            return self.directory(models_dir)
         return self.directory(models_dir) / name
 
     def installed(self, models_dir: Path) -> bool:

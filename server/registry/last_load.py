@@ -15,7 +15,7 @@ import msgspec
 from backends.spec import ModelInfo
 from server.registry.entry import Entry
 
-LAST_LOAD_FILE = ".last-load.json"
+LAST_LOAD_FILE = ".last-load.json"  # of the entry whose directory it is
 
 
 class LastLoad(msgspec.Struct, frozen=True):
@@ -31,12 +31,12 @@ def keep_last_load(entry: Entry, models_dir: Path, info: ModelInfo) -> None:
     directory = entry.directory(models_dir)
     directory.mkdir(parents=True, exist_ok=True)
     kept = LastLoad(runtime=info.runtime, warnings=info.warnings, details=info.details)
-    with tempfile.NamedTemporaryFile(dir=directory, prefix=LAST_LOAD_FILE, delete=False) as file:
+    with tempfile.NamedTemporaryFile(dir=directory, prefix=_file(entry), delete=False) as file:
         try:
             file.write(msgspec.json.format(msgspec.json.encode(kept)))
             file.flush()
             os.fchmod(file.fileno(), 0o644)
-            os.replace(file.name, directory / LAST_LOAD_FILE)
+            os.replace(file.name, directory / _file(entry))
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(file.name)
@@ -46,7 +46,11 @@ def keep_last_load(entry: Entry, models_dir: Path, info: ModelInfo) -> None:
 def read_last_load(entry: Entry, models_dir: Path) -> LastLoad | None:
     """Return what the last load has told, None where nothing readable is kept."""
     try:
-        data = (entry.directory(models_dir) / LAST_LOAD_FILE).read_bytes()
+        data = (entry.directory(models_dir) / _file(entry)).read_bytes()
         return msgspec.json.decode(data, type=LastLoad)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def _file(entry: Entry) -> str:
+    return LAST_LOAD_FILE if entry.shares_with is None else f".last-load.{entry.id}.json"

@@ -121,12 +121,11 @@ def write_gguf(
             heads = config.num_heads if ".q_" in name else config.num_kv_heads
             values = values[hugging_face_order(heads, config.head_dim)]
         weights[name] = values
-        stored_name = _stored_name(name)
-        if stored_name not in replaced:
-            writer.add_tensor(stored_name, data, raw_dtype=kind)
-    for stored_name, tensor in replaced.items():
+        if stored_name(name) not in replaced:
+            writer.add_tensor(stored_name(name), data, raw_dtype=kind)
+    for name, tensor in replaced.items():
         if tensor is not None:
-            writer.add_tensor(stored_name, tensor)
+            writer.add_tensor(name, tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -181,7 +180,8 @@ def _random_tensor(
     return values.reshape(shape), pack_q4_1(scales, minimums, quants).reshape(shape[0], -1), kinds.Q4_1
 
 
-def _stored_name(name: str) -> str:
+def stored_name(name: str) -> str:
+    """Return the name a Llama's weight has in a file."""
     part = name.removesuffix(".weight")
     if part.startswith("model.layers."):
         layer, part = part.removeprefix("model.layers.").split(".", 1)
