@@ -6,6 +6,7 @@ Memory: one segment's weights, and while the result is measured one segment.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def convert_gguf(
         text = build_tokenizer(metadata) if tokenizer is None else _given_tokenizer(tokenizer, metadata)
         metadata.finish()
         quantized = _quantized_variant(file, model, weights)
-        check_free_space(out, _folder_bytes(file, model, quantized) + _BESIDE_WEIGHTS)
+        check_free_space(out, _folder_bytes(file, model, weights, quantized) + _BESIDE_WEIGHTS)
         papers = Papers(
             name=name,
             tokenizer=text,
@@ -129,9 +130,22 @@ def _quantized_variant(file: GgufFile, model: Model, weights: GgufWeights) -> Qu
     return QuantizedVariant(f"int{bits}", lambda name: weights.read_quantized(file, name))
 
 
-def _folder_bytes(file: GgufFile, model: Model, quantized: QuantizedVariant | None) -> int:
-    """Return what the weights take: in float32, and in few bits about as much as in the file, and a half."""
-    return model.size_bytes + (0 if quantized is None else file.path.stat().st_size * 3 // 2)
+def _folder_bytes(
+    file: GgufFile, model: Model, weights: GgufWeights, quantized: QuantizedVariant | None
+) -> int:
+    """Return what the weights take at most: in float32, and in a second variant what it has of its own.
+
+    Blocks take half as much again as in the file, for their scales are float32; a matrix that is in no blocks
+    is there once more in float32, the embedding table aside.
+    """
+    total = model.size_bytes
+    for name, shape in model.shapes().items() if quantized is not None else ():
+        tensor = file.tensors[weights.tensor(name)]
+        if tensor.type_name in QUANTIZED_TYPES:
+            total += tensor.size_bytes * 3 // 2
+        elif name != model.embedding:
+            total += 4 * math.prod(shape)
+    return total
 
 
 def _check_tensors(file: GgufFile, model: Model, weights: GgufWeights) -> None:
