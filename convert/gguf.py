@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -108,8 +108,7 @@ def half_split_rows(weight: Rows, num_heads: int) -> Rows:
     is the inverse, after which dimension i rotates with i + head_dim / 2: the RoPE style "half".
     """
     pairs = weight.reshape(num_heads, -1, 2, weight.shape[1])
-    moved: Rows = pairs.swapaxes(1, 2).reshape(weight.shape)
-    return moved
+    return cast(Rows, pairs.swapaxes(1, 2).reshape(weight.shape))
 
 
 def _read(file: GgufFile, config: LlamaConfig, name: str) -> Array:
