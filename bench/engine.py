@@ -16,9 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from backends.hybrid.meta import META_FILE, Meta
+from backends.hybrid.folder import HybridFolder, read_folder
 from bench.bystanders import Bystanders
 from bench.report import Budget, Cell, Figure, Report, median, say
 from bench.roofline import Roofline
@@ -49,22 +47,22 @@ class Limits:
         return self.roofline.flops_s / (2 * self.layer_bytes / 4) if self.fp32 else math.nan
 
 
-def limits(meta: Meta, variant: str | None, roofline: Roofline) -> Limits:
+def limits(folder: HybridFolder, roofline: Roofline) -> Limits:
     """Work the sizes out from what a hybrid folder says of itself."""
-    total = last = 0
-    variants: set[str] = set()
-    for segment in meta.segments:
-        builds = [build for build in segment.builds if build.executor == "onnx"]
-        chosen = next((build for build in builds if variant in (None, build.variant)), None)
-        if chosen is not None:
-            last = max(chosen.size_bytes, chosen.data_size_bytes or 0)
-            total += last
-            variants.add(chosen.variant)
-    # A head tied to the embedding lies in its table, not in the last segment's file.
-    head = meta.embedding.file.size_bytes
+    meta = folder.meta
+    sizes = [max(build.size_bytes, build.data_size_bytes or 0) for build in folder.builds]
+    fp32 = folder.variant == "fp32"
+    # A head in floats that is tied to the embedding lies in its table, not in the last segment's file.
+    weights = meta.vocab_size * meta.hidden_size
+    table = 4 * weights
+    if sizes[-1] >= (table if fp32 else weights // 2):
+        head = table if fp32 else sizes[-1] - sizes[-2] // 2  # about: of a layer's it holds more than half
+        layer_bytes = sum(sizes) - head
+    else:
+        head, layer_bytes = table, sum(sizes)
     layers = sum(layer.type != "conv" for layer in meta.layers)
     kv = 2 * 4 * layers * meta.num_kv_heads * meta.head_dim
-    return Limits(roofline, total - head if last >= head else total, head, kv, variants == {"fp32"})
+    return Limits(roofline, layer_bytes, head, kv, fp32)
 
 
 def one_entry(options: argparse.Namespace) -> tuple[Settings, Registry, Entry]:
@@ -84,8 +82,8 @@ def one_entry(options: argparse.Namespace) -> tuple[Settings, Registry, Entry]:
 async def run(options: argparse.Namespace) -> Report:
     """Measure both sides and return the report."""
     settings, registry, entry = one_entry(options)
-    folder = entry.path(settings.models_dir)
-    meta = msgspec.json.decode((folder / META_FILE).read_bytes(), type=Meta)
+    folder = read_folder(entry.path(settings.models_dir), variant=entry.hybrid.variant)
+    meta = folder.meta
     before = measure_roofline(options.threads)
     dispatcher = Dispatcher(settings, registry)
     bystanders = Bystanders()
@@ -118,9 +116,10 @@ async def run(options: argparse.Namespace) -> Report:
     finally:
         await dispatcher.stop()
     roofline = before.better(measure_roofline(options.threads))
-    ceiling = limits(meta, entry.hybrid.variant, roofline)
+    ceiling = limits(folder, roofline)
 
-    report = Report(f"Engine: {entry.id}, {options.threads} threads, {engine.runtime}")
+    title = f"Engine: {entry.id} in {folder.variant}, {options.threads} threads, {engine.runtime}"
+    report = Report(f"{title}, {engine.kernels}")
     for context in options.contexts:
         report.rows.append(row("rkserve", ours[context], ceiling, context))
         if peer is not None:

@@ -66,6 +66,7 @@ class Engine:
         self._sampling = Sampling(temperature=0.0, logit_bias=dict.fromkeys(eos_token_ids, -100.0))
         self._nonce = 0
         self.runtime = ""
+        self.kernels = ""
 
     async def load(self) -> float:
         """Load the model. Return the seconds from nothing to the first token of a tiny prompt."""
@@ -74,6 +75,7 @@ class Engine:
         taken = time.monotonic() - started
         if (info := self._dispatcher.status_of(self._entry).info) is not None:
             self.runtime = info.runtime
+            self.kernels = info.details.get("kernels", "")
         return taken
 
     async def measure(self, prompt: int, decode: int, series: Series) -> None:

@@ -20,6 +20,7 @@ from tests.serving import clean_environment
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / ".data" / "tests"
 MODEL = "smollm2-135m"
+FLOATS = "smollm2-135m-fp32"  # in the same folder: what transformers' answers are compared with
 PULL_S = 600
 
 

@@ -112,9 +112,9 @@ def _installed_model(settings: Settings, name: str | None) -> str:
         return entry.id
     if not installed:
         raise CommandError("no model is installed; rkserve pull smollm2-135m fetches the demo model")
-    if len(installed) > 1:
+    if (only := registry.only()) is None:
         raise CommandError(f"which model? rkserve chat ID, of {', '.join(entry.id for entry in installed)}")
-    return installed[0].id
+    return only.id
 
 
 def _answer_once(conversation: Conversation) -> None:

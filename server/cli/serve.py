@@ -123,7 +123,7 @@ def _with_demo(settings: Settings, registry: Registry) -> Settings:
         if npu_present(settings.sysroot):
             return settings
         pull_entry(demo, settings)
-    if [entry.id for entry in registry.installed()] != [demo.id]:
+    if registry.only() is not demo:
         return settings
     return settings.model_copy(
         update={

@@ -81,9 +81,9 @@ class GenerationService:
         """
         if name := name or self._default_model:
             return self.installed(name)
+        if (only := self._registry.only()) is not None:
+            return only
         there = self._registry.installed()
-        if len(there) == 1:
-            return there[0]
         names = ", ".join(entry.id for entry in there)
         raise InvalidRequest(
             "The request names no model, and this server has no default (RKSERVE_DEFAULT_MODEL). "

@@ -77,6 +77,12 @@ class Registry:
             if entry.installed(models_dir) and self.host(entry).installed(models_dir)
         ]
 
+    def only(self) -> Entry | None:
+        """Return the installed entry where there is but one, not counting those on the folder of another."""
+        there = self.installed()
+        models = [entry for entry in there if entry.shares_with not in {other.id for other in there}]
+        return models[0] if len(models) == 1 else None
+
     def located(self, entry: Entry, key: str, message: str) -> str:
         """Return a message with file and line of the key it is about, for an entry of the user's own file.
 

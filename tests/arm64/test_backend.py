@@ -27,7 +27,7 @@ SMOKE = (
 )
 # zig brings no address sanitizer for aarch64, and such a program does not run under emulation.
 NOT_THERE = ("tests/standin/test_rkllm_life.py::test_from_c_under_the_sanitizers",)
-SUITES = ("tests/backends/rkllm", "tests/standin", "tests/rkllm", "tests/backends/rknn")
+SUITES = ("tests/backends/rkllm", "tests/standin", "tests/rkllm", "tests/backends/rknn", "tests/quantized")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from backends.base import FinishReason, GenerateParams, Sampling, Span, TokenLog
 from backends.engine import Backend, Cancellation
 from backends.hybrid.backend import load
 from backends.hybrid.detokenize import TextDecoder
-from backends.spec import ModelSpec
+from backends.spec import HybridOptions, ModelSpec
 from backends.tokenizer import PromptTokenizer
 from tests.oracle import values
 
@@ -46,6 +46,7 @@ def backend(demo_folder: Path) -> Iterator[Backend]:
         context_length=2048,
         max_tokens=256,
         eos=["<|im_end|>"],
+        hybrid=HybridOptions(variant="fp32"),  # whose answers transformers gives, too
     )
     loaded = load(spec, lambda done, what: None)
     yield loaded

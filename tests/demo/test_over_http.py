@@ -11,7 +11,7 @@ import pytest
 
 from backends.hybrid.detokenize import TextDecoder
 from backends.tokenizer import PromptTokenizer
-from tests.demo_model import MODEL, ROOT
+from tests.demo_model import FLOATS, ROOT
 from tests.oracle import values
 from tests.oracle.prompts import FOLLOW_UP, QUESTIONS
 from tests.serving import running_server
@@ -24,7 +24,7 @@ def client(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         [sys.executable, "-P", "-m", "server.cli", "serve"],
         models_dir=demo_folder.parent,
         cwd=directory,
-        environment={"PYTHONPATH": str(ROOT), "RKSERVE_PRELOAD": MODEL, "RKSERVE_DEFAULT_MODEL": MODEL},
+        environment={"PYTHONPATH": str(ROOT), "RKSERVE_PRELOAD": FLOATS, "RKSERVE_DEFAULT_MODEL": FLOATS},
         ready=True,
     )
     with (
@@ -37,7 +37,7 @@ def client(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def test_the_capital_of_france(client: openai.OpenAI) -> None:
     question = "What is the capital of France? Answer in one sentence."
     answer = client.chat.completions.create(
-        model=MODEL, temperature=0, messages=[{"role": "user", "content": question}]
+        model=FLOATS, temperature=0, messages=[{"role": "user", "content": question}]
     )
     assert "Paris" in (answer.choices[0].message.content or "")
     assert answer.choices[0].finish_reason == "stop"
@@ -59,7 +59,7 @@ def test_two_turns_have_the_prompts_and_answers_of_the_oracle(
     assert one.usage is not None
     assert one.usage.prompt_tokens == len(first.prompt_ids)
     two = client.chat.completions.create(
-        model=MODEL,
+        model=FLOATS,
         temperature=0,
         max_tokens=1,
         messages=[

@@ -42,7 +42,7 @@ def computed(native: Kernels, *operands: Any, size: int) -> Array:
     return out
 
 
-def rounded(x: Array) -> np.ndarray[Any, np.dtype[np.float64]]:
+def rounded(x: Array) -> Any:
     """x as 8-bit products see it: in blocks of 32, of which the largest is 127."""
     blocks = x.astype(np.float64).reshape(-1, 32)
     scale = np.abs(blocks).max(axis=1, keepdims=True) / 127

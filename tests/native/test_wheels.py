@@ -99,3 +99,14 @@ def test_on_aarch64(dist: Path, tmp_path: Path) -> None:
         timeout=600,
     )
     assert done.stdout.strip() == "aarch64 ok", done.stderr
+    suite = [ROOT / "tests" / "native" / "test_segment.py", ROOT / "tests" / "native" / "test_kernels.py"]
+    command = [arm64.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "1800"]
+    done = subprocess.run(
+        [*command, "--basetemp", tmp_path / "emulated", *suite],
+        cwd=ROOT,
+        env=arm64.environment(NATIVE_SITE=str(site), TEST_PATIENCE="15"),
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout + done.stderr

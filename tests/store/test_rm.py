@@ -58,6 +58,22 @@ def test_on_a_terminal_it_asks(typed: bytes, code: int, home: Path) -> None:
     assert (models_dir(home) / "mine").exists() == (code != 0)
 
 
+def test_who_else_has_files_there_is_said(home: Path) -> None:
+    for variant in ("little", "little-fp32"):
+        (models_dir(home) / "little").mkdir()
+        (models_dir(home) / "little" / "meta2.json").touch()
+        config = home / "config" / "rkserve" / "models.yaml"
+        rest = "template: chatml, context_length: 64, memory_mb: 1, license: {id: MIT}}\n"
+        config.write_text(
+            f"version: 1\nmodels:\n  little: {{backend: hybrid, folder: ., {rest}"
+            f"  little-fp32: {{backend: hybrid, folder: ../little, {rest}"
+        )
+        done = rkserve("rm", variant, "--yes", home=home)
+        other = {"little": "little-fp32", "little-fp32": "little"}[variant]
+        assert f"{other} has its files there, too, and goes with it" in done.stderr
+        assert done.returncode == 0 and not (models_dir(home) / "little").exists()
+
+
 def test_what_lies_elsewhere_stays(home: Path) -> None:
     done = rkserve("rm", "nas", "--yes", home=home)
     assert done.returncode == 1

@@ -26,7 +26,7 @@ def test_json_says_everything(tmp_path: Path) -> None:
     install(tmp_path)
     done = rkserve("models", "--json", home=tmp_path)
     rows = {row["id"]: row for row in json.loads(done.stdout)}
-    assert done.returncode == 0 and len(rows) == 9
+    assert done.returncode == 0 and len(rows) == 10
     demo = rows["smollm2-135m"]
     assert (demo["installed"], demo["size_mb"]) == (True, 3)
     assert demo["runtime"] == f"onnxruntime {version('onnxruntime')}"
@@ -52,7 +52,7 @@ def test_the_table_has_a_line_for_each_when_it_is_piped(tmp_path: Path) -> None:
     install(tmp_path)
     done = rkserve("models", home=tmp_path)
     lines = done.stdout.splitlines()
-    assert len(lines) == 10
+    assert len(lines) == 11
     headers = ["ID", "INSTALLED", "VERIFIED", "RUNTIME", "SIZE", "MEMORY", "SCORE", "TOK/S", "LICENCE"]
     headers.append("REMARK")
     assert lines[0].split() == headers
@@ -61,12 +61,15 @@ def test_the_table_has_a_line_for_each_when_it_is_piped(tmp_path: Path) -> None:
     assert lines[9].split()[:7] == ["smollm2-135m", "yes", "-", *runtime, "3", "MB"]
     assert "\x1b" not in done.stdout
     notice = "The weights were modified (quantized, then converted for this engine)."
-    assert done.stderr == f"rkserve: smollm2-135m, Apache-2.0: {notice}\n"
+    assert lines[10].split()[:7] == ["smollm2-135m-fp32", "yes", "-", *runtime, "3", "MB"]
+    assert done.stderr == (
+        f"rkserve: smollm2-135m, Apache-2.0: {notice}\nrkserve: smollm2-135m-fp32, Apache-2.0: {notice}\n"
+    )
 
 
 def test_with_nothing_installed_it_says_how_to_get_a_model(tmp_path: Path) -> None:
     done = rkserve("models", home=tmp_path)
-    assert (done.returncode, len(done.stdout.splitlines())) == (0, 10)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 11)
     assert done.stderr == (
         f"rkserve: none is installed in {models_dir(tmp_path)}, which does not exist; "
         "rkserve pull smollm2-135m fetches the demo model\n"
@@ -102,7 +105,7 @@ def on_a_terminal(home: Path, width: int) -> list[str]:
 @pytest.mark.parametrize(
     ("width", "headers"),
     [
-        (40, ["ID", "INSTALLED", "SIZE", "MEMORY"]),
+        (45, ["ID", "INSTALLED", "SIZE", "MEMORY"]),
         (90, ["ID", "INSTALLED", "VERIFIED", "SIZE", "MEMORY", "SCORE", "TOK/S", "LICENCE"]),
         (120, ["ID", "INSTALLED", "VERIFIED", "RUNTIME", "SIZE", "MEMORY", "SCORE", "TOK/S", "LICENCE"]),
         (
@@ -120,7 +123,7 @@ def test_a_terminal_gets_a_line_a_model_and_the_columns_it_has_room_for(
     install(tmp_path)
     lines = on_a_terminal(tmp_path, width)
     assert lines[0].split() == headers
-    assert len(lines) == 10
+    assert len(lines) == 11
     assert all(len(line.rstrip()) <= width for line in lines), lines
     ids = [row["id"] for row in json.loads(rkserve("models", "--json", home=tmp_path).stdout)]
     assert [line.split()[0] for line in lines[1:]] == ids

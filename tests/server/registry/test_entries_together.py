@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from backends.spec import ModelInfo
 from server.registry import load_registry, packaged_file
+from server.registry.last_load import keep_last_load, read_last_load
 from server.settings import Settings
 from tests.server.registry.written import HYBRID, problems
 
@@ -91,4 +93,33 @@ def test_an_entry_of_the_users_may_name_a_packaged_one(tmp_path: Path) -> None:
 
 def test_the_packaged_file_named_as_the_users_is_read_once(tmp_path: Path) -> None:
     registry = load_registry(Settings(models_file=packaged_file(), models_dir=tmp_path))
-    assert len(registry.entries) == 9
+    assert len(registry.entries) == 10
+
+
+def test_entries_on_one_folder(tmp_path: Path) -> None:
+    """`../ID` is the folder of that entry: both are there at once, and the owner is still the only model."""
+    own = tmp_path / "own.yaml"
+    variant = HYBRID.split("models:\n")[1].replace("  m:", "  m-fp32:").replace("folder: .", "folder: ../m")
+    own.write_text(HYBRID + variant)
+    models = tmp_path / "models"
+    registry = load_registry(Settings(models_file=own, models_dir=models))
+    one, other = registry.entries["m"], registry.entries["m-fp32"]
+    assert other.shares_with == "m" and one.shares_with is None
+    assert one.path(models) == other.path(models) == other.directory(models) == models / "m"
+    assert registry.only() is None
+    (models / "m").mkdir(parents=True)
+    (models / "m" / "meta2.json").touch()
+    assert registry.installed() == [one, other]
+    assert registry.only() is one
+    for entry in (one, other):
+        info = ModelInfo(runtime=f"of {entry.id}", context_length=1, vocab_size=1, memory_mb=1)
+        keep_last_load(entry, models, info)
+    for entry in (one, other):
+        kept = read_last_load(entry, models)
+        assert kept is not None and kept.runtime == f"of {entry.id}"
+
+
+@pytest.mark.parametrize("folder", ["../../m", "../m/x", "..", "../", "../.m", "../m/../.."])
+def test_other_ways_out_of_the_models_directory(folder: str, tmp_path: Path) -> None:
+    found = problems(HYBRID.replace("folder: .", f"folder: {folder}"), tmp_path)
+    assert any('must stay in the model\'s directory (no "..")' in line for line in found), found

@@ -152,7 +152,7 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Entry]:
 
 
 def test_the_eight_models_and_the_demo_model_are_there(entries: dict[str, Entry]) -> None:
-    assert list(entries) == [*KNOWN, "smollm2-135m"]
+    assert list(entries) == [*KNOWN, "smollm2-135m", "smollm2-135m-fp32"]
 
 
 @pytest.mark.parametrize("model", KNOWN)
@@ -191,7 +191,7 @@ def test_rkllm_models_run_on_the_runtime_they_were_made_for(entries: dict[str, E
 
 def test_contexts(entries: dict[str, Entry]) -> None:
     contexts = {name: entry.context_length for name, entry in entries.items()}
-    assert contexts == {**dict.fromkeys(KNOWN, 4096), "smollm2-135m": 8192}
+    assert contexts == {**dict.fromkeys(KNOWN, 4096), "smollm2-135m": 8192, "smollm2-135m-fp32": 8192}
 
 
 def test_models_without_a_switch_or_with_another_end(entries: dict[str, Entry]) -> None:
@@ -232,3 +232,12 @@ def test_the_demo_model(entries: dict[str, Entry], tmp_path: Path) -> None:
     assert (demo.capabilities, demo.license.id) == (("chat",), "Apache-2.0")
     assert (demo.sampling.temperature, demo.sampling.top_p) == (0.2, 0.9)
     assert demo.path(tmp_path) == tmp_path / "smollm2-135m"
+    assert demo.hybrid.variant is None
+
+
+def test_the_demo_model_in_float32_is_in_the_same_folder(entries: dict[str, Entry], tmp_path: Path) -> None:
+    demo, floats = entries["smollm2-135m"], entries["smollm2-135m-fp32"]
+    assert floats.hybrid.variant == "fp32"
+    assert floats.path(tmp_path) == floats.directory(tmp_path) == demo.path(tmp_path)
+    differ = {"id", "folder", "hybrid", "memory_mb", "measured"}
+    assert floats.model_dump(exclude=differ) == demo.model_dump(exclude=differ)
