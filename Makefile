@@ -55,6 +55,8 @@ oracle:
 	$(PYTHON) -m tests.oracle.environment
 	.venv-oracle/bin/python -m tests.oracle.make
 	.venv-oracle/bin/python -m tests.oracle.make_architectures
+	.venv-oracle/bin/python -m tests.oracle.make_pre_tokenizers
+	.venv-oracle/bin/python -m tests.oracle.check_gguf
 
 format: setup
 	$(BIN)/ruff format .

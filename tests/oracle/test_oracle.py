@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.oracle import architectures, environment, gguf_files, strings, values
+from tests.oracle import architectures, environment, gguf_files, pre_tokenizers, strings, values
 from tests.oracle.prompts import ANSWER_TOKENS, LEAST_MARGIN, SECOND
 
 # Sums of fp32 products in another order: another processor or number of threads moves a logit by so much.
@@ -80,6 +80,14 @@ def test_llama_cpp_reads_the_gguf_files_as_the_models_they_are_of() -> None:
     command = [str(environment.python()), "-m", "tests.oracle.check_gguf"]
     done = subprocess.run(command, cwd=environment.ROOT, check=True, stdout=subprocess.PIPE, text=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(gguf_files.NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_llama_cpp_cuts_text_as_committed(tmp_path: Path) -> None:
+    command = [str(environment.python()), "-m", "tests.oracle.make_pre_tokenizers", "--out", str(tmp_path)]
+    subprocess.run(command, cwd=environment.ROOT, check=True)
+    assert pre_tokenizers.values(tmp_path) == pre_tokenizers.values()
 
 
 def test_the_architectures_have_several_layers_of_every_type() -> None:
