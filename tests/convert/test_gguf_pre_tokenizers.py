@@ -23,7 +23,7 @@ def test_the_ids_are_llama_cpp_s(name: str) -> None:
             "tokenizer.ggml.model": "gpt2",
             "tokenizer.ggml.pre": name,
             "tokenizer.ggml.tokens": list(tokens),
-            "tokenizer.ggml.token_type": [3, 3] + [1] * (len(tokens) - 2),
+            "tokenizer.ggml.token_type": [3, 3, *[1] * (len(tokens) - 2)],
             "tokenizer.ggml.merges": list(merges),
             "tokenizer.ggml.bos_token_id": 0,
         }

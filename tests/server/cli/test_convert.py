@@ -122,6 +122,20 @@ def test_what_cannot_be_converted_is_one_line(file: str, out: str, message: str,
     assert ("--overwrite" in done.stderr) == (out == "old")
 
 
+def test_a_file_with_an_unknown_vocabulary_is_converted_with_the_model_s_tokenizer(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "little.gguf")
+    assert rkserve("convert", "gguf", "little.gguf", "--out", "known", home=tmp_path).returncode == 0
+    write_gguf(tmp_path / "little.gguf", keys={"tokenizer.ggml.pre": "tekken"})
+    done = rkserve("convert", "gguf", "little.gguf", "--out", "other", home=tmp_path)
+    message = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert "'tekken'" in message and "--tokenizer FILE" in message
+    given = ("--tokenizer", "known/tokenizer.json")
+    done = rkserve("convert", "gguf", "little.gguf", "--out", "other", *given, home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "other/tokenizer.json").read_text() == (tmp_path / "known/tokenizer.json").read_text()
+
+
 @pytest.mark.parametrize("name", ["no", "123", "..", "模型", "a b", "x" * 200])
 def test_any_folder_gets_an_id_that_models_yaml_takes(name: str, tmp_path: Path) -> None:
     from convert.entry import entry_id
