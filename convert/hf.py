@@ -47,7 +47,7 @@ def convert_hf(
         model = _model(values)
         checkpoint = open_checkpoint(directory)
         _check_tensors(directory, checkpoint, model)
-        progress(0.0, f"reading {directory.name}")
+        progress(0.0, f"reading {directory.resolve().name}")
         text, tokenizer = read_tokenizer(directory)
         name = directory.resolve().name
         found, license_text, notice_text = license_of(directory, name)

@@ -81,7 +81,7 @@ def hf(
         from convert.entry import entry_yaml
         from convert.hf import convert_hf
 
-        with _hint_at_overwrite(overwrite), progress(f"converting {directory.name}") as report:
+        with _hint_at_overwrite(overwrite), progress(f"converting {directory.resolve().name}") as report:
             convert_hf(directory, out, overwrite=overwrite, progress=report)
         entry = entry_yaml(out)
     say(f"wrote {out}")
@@ -132,7 +132,7 @@ def rknn(
 
         if target not in TARGETS:
             raise CommandError(f"--target {target} is none of: {', '.join(TARGETS)}", exit_code=2)
-        with _hint_at_overwrite(overwrite), progress(f"building {directory.name}") as report:
+        with _hint_at_overwrite(overwrite), progress(f"building {directory.resolve().name}") as report:
             built = build_rknn(
                 directory,
                 lambda tell: ready_environment(env or default_environment(), tell),

@@ -160,6 +160,12 @@ def test_a_checkpoint_is_converted_and_its_entry_taken_as_it_stands(tmp_path: Pa
     assert whole.returncode == 0, whole.stderr
 
 
+def test_the_directory_one_stands_in_has_a_name(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "little", models()["llama"])
+    done = rkserve("convert", "hf", ".", "--out", "../out", home=checkpoint)
+    assert done.returncode == 0 and "rkserve: converting little: " in done.stderr
+
+
 def test_a_config_that_is_not_understood_is_one_line(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "checkpoint", models()["llama"], logits_scaling=8.0)
     done = rkserve("convert", "hf", "checkpoint", "--out", "out", home=tmp_path)
