@@ -8,37 +8,13 @@ them. A key that is not asked for here is refused by Metadata.finish.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from convert.errors import ConvertError
-from convert.gguf_metadata import ARCHITECTURE, Metadata, Scalar
-from convert.gguf_rope_factors import llama3_parameters
+from convert.gguf_keys import Keys, Values, dividing, eps_of, kv_heads_of, rope_of, sizes_of
+from convert.gguf_metadata import ARCHITECTURE, Metadata
 from convert.graphs import Array
 
-Values = dict[str, Any]  # of a config.json
-
-_MOST_LAYERS = 512  # that llama.cpp takes (LLAMA_MAX_LAYERS): a damaged number must not fill the memory
 _LAYERS_OF_27B = 62  # of Gemma 3's sizes, by which llama.cpp tells the one with another scale of scores
-
-
-class _Keys:
-    """The keys of one architecture, by what follows its name."""
-
-    def __init__(self, metadata: Metadata, architecture: str) -> None:
-        self.metadata = metadata
-        self.prefix = f"{architecture}."
-
-    def find(self, key: str, kind: type[Scalar]) -> Scalar | None:
-        return self.metadata.find(self.prefix + key, kind)
-
-    def number(self, key: str) -> float | None:
-        return self.metadata.number(self.prefix + key)
-
-    def positive(self, key: str) -> int:
-        return self.metadata.positive(self.prefix + key)
-
-    def only(self, key: str, *allowed: Any) -> None:
-        self.metadata.only(self.prefix + key, *allowed)
 
 
 def hf_config(metadata: Metadata, *, tied: bool, rope_factors: Array | None) -> Values:
@@ -54,9 +30,9 @@ def hf_config(metadata: Metadata, *, tied: bool, rope_factors: Array | None) -> 
             f"The model's architecture is {architecture!r}; supported are: {', '.join(READERS)}."
             " Use a model of one of those, or a .rkllm file of this one."
         )
-    keys = _Keys(metadata, architecture)
-    sizes = _sizes(keys)
-    rope = _rope(keys, sizes["head_dim"], rope_factors)
+    keys = Keys(metadata, architecture)
+    sizes = sizes_of(keys)
+    rope = rope_of(keys, sizes["head_dim"], rope_factors)
     config = sizes | {"tie_word_embeddings": tied, "rope_parameters": rope} | reader(keys, sizes, rope)
     for key, value in _NEUTRAL.items():
         if key not in _READ_BY.get(architecture, ()):
@@ -64,15 +40,19 @@ def hf_config(metadata: Metadata, *, tied: bool, rope_factors: Array | None) -> 
     return config
 
 
-def _llama(keys: _Keys, sizes: Values, rope: Values) -> Values:
-    return {"model_type": "llama", "rms_norm_eps": _eps(keys), "num_key_value_heads": _kv_heads(keys, sizes)}
+def _llama(keys: Keys, sizes: Values, rope: Values) -> Values:
+    return {
+        "model_type": "llama",
+        "rms_norm_eps": eps_of(keys),
+        "num_key_value_heads": kv_heads_of(keys, sizes),
+    }
 
 
-def _qwen3(keys: _Keys, sizes: Values, rope: Values) -> Values:
+def _qwen3(keys: Keys, sizes: Values, rope: Values) -> Values:
     return _llama(keys, sizes, rope) | {"model_type": "qwen3"}
 
 
-def _granite(keys: _Keys, sizes: Values, rope: Values) -> Values:
+def _granite(keys: Keys, sizes: Values, rope: Values) -> Values:
     """Multipliers as in src/models/granite.cpp, where 0 stands for a factor that is not applied.
 
     Granite 4's models without Mamba layers come from the converter of those with (GraniteHybridModel in
@@ -97,7 +77,7 @@ def _granite(keys: _Keys, sizes: Values, rope: Values) -> Values:
     }
 
 
-def _gemma3(keys: _Keys, sizes: Values, rope: Values) -> Values:
+def _gemma3(keys: Keys, sizes: Values, rope: Values) -> Values:
     """Windows, their period and their theta as in src/models/gemma3.cpp, which scales full layers only.
 
     Neither the scale of scores nor that of the embedding is in the file: the first is made of the size of a
@@ -116,8 +96,8 @@ def _gemma3(keys: _Keys, sizes: Values, rope: Values) -> Values:
     local = keys.number("rope.freq_base_swa") or 10_000.0
     return {
         "model_type": "gemma3_text",
-        "rms_norm_eps": _eps(keys),
-        "num_key_value_heads": _kv_heads(keys, sizes),
+        "rms_norm_eps": eps_of(keys),
+        "num_key_value_heads": kv_heads_of(keys, sizes),
         "query_pre_attn_scalar": sizes["hidden_size"] // heads
         if layers == _LAYERS_OF_27B
         else sizes["head_dim"],
@@ -133,12 +113,12 @@ def _gemma3(keys: _Keys, sizes: Values, rope: Values) -> Values:
     }
 
 
-def _lfm2(keys: _Keys, sizes: Values, rope: Values) -> Values:
+def _lfm2(keys: Keys, sizes: Values, rope: Values) -> Values:
     """A layer without key and value heads is a convolution: conversion/lfm2.py, src/models/lfm2.cpp."""
     layers, heads = sizes["num_hidden_layers"], sizes["num_attention_heads"]
     key = f"{keys.prefix}attention.head_count_kv"
     counts = (
-        keys.metadata.array(key, int) if keys.metadata.is_array(key) else [_kv_heads(keys, sizes)] * layers
+        keys.metadata.array(key, int) if keys.metadata.is_array(key) else [kv_heads_of(keys, sizes)] * layers
     )
     kinds = {count for count in counts if count}
     if len(counts) != layers or len(kinds) != 1:
@@ -148,15 +128,15 @@ def _lfm2(keys: _Keys, sizes: Values, rope: Values) -> Values:
         )
     return {
         "model_type": "lfm2",
-        "norm_eps": _eps(keys),
-        "num_key_value_heads": _dividing(keys, heads, kinds.pop()),
+        "norm_eps": eps_of(keys),
+        "num_key_value_heads": dividing(keys, heads, kinds.pop()),
         "layer_types": ["full_attention" if count else "conv" for count in counts],
         "conv_L_cache": keys.positive("shortconv.l_cache"),
         "block_auto_adjust_ff_dim": False,  # the file has the size as it is adjusted
     }
 
 
-READERS: Mapping[str, Callable[[_Keys, Values, Values], Values]] = {
+READERS: Mapping[str, Callable[[Keys, Values, Values], Values]] = {
     "llama": _llama,
     "qwen3": _qwen3,
     "lfm2": _lfm2,
@@ -185,97 +165,3 @@ _READ_BY: Mapping[str, tuple[str, ...]] = {
     "gemma3": ("attention.sliding_window", "final_logit_softcapping"),
     "granite": ("attention.scale", "embedding_scale", "logit_scale", "residual_scale"),
 }
-
-
-def _sizes(keys: _Keys) -> Values:
-    """Return the sizes that all architectures state alike."""
-    hidden_size, num_heads = keys.positive("embedding_length"), keys.positive("attention.head_count")
-    head_dim = keys.find("attention.key_length", int) or hidden_size // num_heads
-    for key in ("attention.value_length", "rope.dimension_count"):
-        size = keys.find(key, int)
-        if size is not None and size != head_dim:
-            raise ConvertError(
-                f"{keys.prefix}{key} is {size} where the heads have {head_dim} dimensions: values of another "
-                "size than keys and rotation of a part of the head are not supported for this architecture."
-            )
-    num_layers = keys.positive("block_count")
-    if num_layers > _MOST_LAYERS:
-        raise ConvertError(
-            f"{keys.prefix}block_count is {num_layers}, and no more than {_MOST_LAYERS} layers are possible: "
-            "the file is damaged. Fetch it again."
-        )
-    vocab_size = len(keys.metadata.array("tokenizer.ggml.tokens", str))
-    stated = keys.find("vocab_size", int)
-    if stated not in (None, vocab_size):
-        raise ConvertError(
-            f"{keys.prefix}vocab_size is {stated}, but there are {vocab_size} tokens: the file is damaged. "
-            "Fetch it again."
-        )
-    return {
-        "hidden_size": hidden_size,
-        "intermediate_size": keys.positive("feed_forward_length"),
-        "num_hidden_layers": num_layers,
-        "num_attention_heads": num_heads,
-        "head_dim": head_dim,
-        "vocab_size": vocab_size,
-        "max_position_embeddings": keys.positive("context_length"),
-    }
-
-
-def _rope(keys: _Keys, head_dim: int, factors: Array | None) -> Values:
-    """Return the rotation of full layers, as rope_parameters has it.
-
-    A factor without a type is linear, and 0 is none: load_hparams in src/llama-model.cpp.
-    """
-    theta = keys.number("rope.freq_base") or 10_000.0
-    kind = keys.find("rope.scaling.type", str) or "linear"
-    factor = keys.number("rope.scaling.factor") or keys.number("rope.scale_linear") or 1.0
-    keys.only("rope.scale_linear", 0.0, factor)
-    # What YaRN multiplies scores with follows from the factor, in llama.cpp as in transformers, unless one of
-    # these says otherwise.
-    keys.only("rope.scaling.attn_factor", 1.0)
-    keys.only("rope.scaling.yarn_attn_factor")
-    keys.only("rope.scaling.yarn_ext_factor", 1.0)
-    keys.only("rope.scaling.yarn_log_multiplier", 0.0)
-    if kind == "yarn" and factors is None:
-        return {
-            "rope_theta": theta,
-            "rope_type": "yarn",
-            "factor": factor,
-            "original_max_position_embeddings": keys.positive("rope.scaling.original_context_length"),
-            "beta_fast": keys.number("rope.scaling.yarn_beta_fast") or 32.0,
-            "beta_slow": keys.number("rope.scaling.yarn_beta_slow") or 1.0,
-        }
-    keys.only("rope.scaling.type", "none", "linear")
-    if factors is not None or kind == "none":
-        keys.only("rope.scaling.factor", 0.0, 1.0)
-    if factors is not None:
-        return {"rope_theta": theta} | llama3_parameters(factors, head_dim, theta)
-    if factor == 1:
-        return {"rope_theta": theta, "rope_type": "default"}
-    return {"rope_theta": theta, "rope_type": "linear", "factor": factor}
-
-
-def _eps(keys: _Keys) -> float:
-    key = "attention.layer_norm_rms_epsilon"
-    return keys.number(key) or keys.metadata.get(keys.prefix + key, float)
-
-
-def _kv_heads(keys: _Keys, sizes: Values) -> int:
-    """Return how many key and value heads each layer has; an array is fine if they are as many in all."""
-    heads: int = sizes["num_attention_heads"]
-    key = f"{keys.prefix}attention.head_count_kv"
-    if keys.metadata.is_array(key):
-        counts = keys.metadata.array(key, int)
-        if counts and counts == counts[:1] * sizes["num_hidden_layers"] and counts[0] > 0:
-            return _dividing(keys, heads, counts[0])
-    return _dividing(keys, heads, keys.find("attention.head_count_kv", int) or heads)
-
-
-def _dividing(keys: _Keys, heads: int, kv_heads: int) -> int:
-    if kv_heads < 0 or heads % kv_heads:
-        raise ConvertError(
-            f"{keys.prefix}attention.head_count {heads} is no multiple of head_count_kv {kv_heads}: the file "
-            "is damaged. Fetch it again."
-        )
-    return kv_heads
