@@ -122,11 +122,18 @@ def _model(file: GgufFile, metadata: Metadata) -> Model:
 
 
 def _quantized_variant(file: GgufFile, model: Model, weights: GgufWeights) -> QuantizedVariant | None:
-    """Return the variant in the file's own few bits, if it has such matrices."""
-    kinds = {file.tensors[weights.tensor(name)].type_name for name in model.shapes()}
-    bits = min((QUANTIZED_TYPES[kind] for kind in kinds & QUANTIZED_TYPES.keys()), default=None)
-    if bits is None:
+    """Return the variant in the file's own few bits, if most of its weights are in such matrices.
+
+    For a few of them it would not be worth rounding the activations of those.
+    """
+    sizes: dict[str, int] = {}
+    for name, shape in model.shapes().items():
+        kind = file.tensors[weights.tensor(name)].type_name
+        sizes[kind] = sizes.get(kind, 0) + math.prod(shape)
+    known = {kind: size for kind, size in sizes.items() if kind in QUANTIZED_TYPES}
+    if 2 * sum(known.values()) < sum(sizes.values()):
         return None
+    bits = min(QUANTIZED_TYPES[kind] for kind in known)
     return QuantizedVariant(f"int{bits}", lambda name: weights.read_quantized(file, name))
 
 

@@ -24,7 +24,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "convert": (
         "backends.base",
         "backends.files",
-        *(f"backends.hybrid.{name}" for name in ("buffers", "executor", "folder", "forward", "meta")),
+        *(
+            f"backends.hybrid.{name}"
+            for name in ("buffers", "executor", "folder", "forward", "meta", "program")
+        ),
     ),
 }
 HEAVY = {"numpy", "onnxruntime", "tokenizers", "onnx", "gguf", "torch", "transformers", "PIL"}

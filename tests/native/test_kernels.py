@@ -151,7 +151,9 @@ def test_half_precision(site: str) -> None:
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
     floats = np.empty(2**16, np.float32)
     rkserve_kernels.from_half(halves, floats)
-    np.testing.assert_array_equal(floats, halves.astype(np.float32))
+    with np.errstate(invalid="ignore"):  # on some machines widening a signalling NaN is one
+        wide = halves.astype(np.float32)
+    np.testing.assert_array_equal(floats, wide)
     finite = np.sort(floats[np.isfinite(floats)])
     between = np.concatenate([finite, (finite[:-1] + finite[1:]) / 2, [65519.9, 65520.1, 1e-9]])
     between = between.astype(np.float32)

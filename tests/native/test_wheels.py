@@ -99,10 +99,10 @@ def test_on_aarch64(dist: Path, tmp_path: Path) -> None:
         timeout=600,
     )
     assert done.stdout.strip() == "aarch64 ok", done.stderr
-    suite = [ROOT / "tests" / "native" / "test_segment.py", ROOT / "tests" / "native" / "test_kernels.py"]
-    command = [arm64.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "1800"]
+    command = [str(arm64.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "1800"]
+    suite = ["tests/native/test_segment.py", "tests/native/test_kernels.py"]
     done = subprocess.run(
-        [*command, "--basetemp", tmp_path / "emulated", *suite],
+        [*command, "--basetemp", str(tmp_path / "emulated"), *suite],
         cwd=ROOT,
         env=arm64.environment(NATIVE_SITE=str(site), TEST_PATIENCE="15"),
         capture_output=True,

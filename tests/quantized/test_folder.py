@@ -95,3 +95,12 @@ def test_a_damaged_program_is_found(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=r"has the right size and wrong bytes") as refused:
         read_folder(copy)
     assert refused.value.code == "model_corrupt"
+
+
+def test_a_few_matrices_in_blocks_are_not_worth_a_variant(tmp_path: Path) -> None:
+    """Only the table is in Q8_0, as in files that quantize the rest in another way."""
+    config = gguf_config()
+    weights = tiny_llama_weights(config)
+    dense = {stored_name(name): weights[name] for name in config.names if "embed" not in name}
+    write_gguf(tmp_path / "f.gguf", config, tensors=dense)
+    assert read_folder(convert_gguf(tmp_path / "f.gguf", tmp_path / "f")).variant == "fp32"

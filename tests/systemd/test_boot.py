@@ -159,9 +159,12 @@ def test_models_are_reloaded_without_dropping_an_answer(service: Service) -> Non
     until(lambda: "the models stay as they were" in service.machine.journal(), 30, "what is wrong")
     assert 'did you mean "max_tokens"' in service.machine.journal("rkserve", "--priority=err")
     assert service.says() == ANSWER
+    before = set(service.workers())
     service.write_models({"m": {}})
     service.machine.run("systemctl reload rkserve")
-    until(lambda: len(service.workers()) == 1, 30, "the end of the other model")
+    until(lambda: before.isdisjoint(service.workers()), 30, "the end of a changed and of a removed model")
+    assert service.says() == ANSWER
+    assert len(service.workers()) == 1
     assert service.pid() == pid
 
 
