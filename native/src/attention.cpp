@@ -10,18 +10,20 @@
 // Both ways keep a running maximum and a running sum (Milakov and Gimelshein, arXiv 1805.02867), so that scores
 // exist for one block of keys at a time, which stays in the nearest cache (Dao et al., arXiv 2205.14135).
 //
-// One token is bound by reading the cache: the keys of a head are split over the threads, each reads its part
-// once for all queries of the head, and the parts are joined. Many tokens are bound by arithmetic: a task is
-// some rows of queries of one head, and both products are made of one small block product.
+// One token is bound by reading the cache: a thread reads long stretches of it, once for all queries of a head, and
+// what comes next is fetched ahead. Few heads are split into parts, which are joined. Many tokens are bound by
+// arithmetic: a task is some rows of queries of one head, and both products are made of one small block product.
 
 namespace rkk {
 namespace {
 
-constexpr int kKeys = 16;        // keys in a block of decode
+constexpr int kKeys = 16;        // keys in a block of decode: values are read by columns, which must not be long
+constexpr int kAhead = 4096;     // bytes from the keys at hand to those that are fetched
+constexpr int kLine = 64;        // bytes of a line of the processor's caches
 constexpr int kKeysOfPart = 128; // fewer are not worth another thread
 constexpr int kBlock = 64;       // keys in a block of prefill
 constexpr int kMaxHeadDim = 512;
-constexpr int kMaxQueries = 4;   // queries that read a key together: more would not fit into registers
+constexpr int kQueries = 4;      // queries that read a key together: more would not fit into registers
 constexpr int kRows = 6;         // rows of a block product: 6 x 16 floats and their operands fill the registers
 constexpr int kColumns = 16;
 constexpr int kRowsOfTask = 96;  // packing a block of keys is shared by so many rows
@@ -62,151 +64,158 @@ float weigh(float* scores, int count, float& maximum, float& total) {
 
 // ---- one token
 
-// scores[g][j] = q[g] . keys[j] for Queries queries and the four keys from `key` on. value: the values of these
-// keys, fetched meanwhile, line by line, since they are read by columns afterwards; null: nothing is fetched.
-template <typename Element, int Queries>
-void four_products(const float* q, const Element* key, const Element* value, int head_dim,
-                   float (*scores)[kKeys]) {
-  constexpr int kLine = 64 / static_cast<int>(sizeof(Element));
-  Floats sums[Queries][4] = {};
-  for (int d = 0; d < head_dim; d += kLanes) {
-    if (value != nullptr && d % kLine == 0)
-      for (int j = 0; j < 4; ++j) __builtin_prefetch(value + j * head_dim + d);
-    Floats left[Queries];
-    for (int g = 0; g < Queries; ++g) left[g] = load(q + g * head_dim + d);
-    for (int j = 0; j < 4; ++j) {
-      const Floats k = load(key + j * head_dim + d);
-      for (int g = 0; g < Queries; ++g) sums[g][j] += k * left[g];
-    }
-  }
-  for (int g = 0; g < Queries; ++g) sum_each(sums[g][0], sums[g][1], sums[g][2], sums[g][3], scores[g]);
-}
+// Scores, or weights, of one key for the queries that read it together.
+typedef float Row[kQueries];
 
-// scores[g][j] = q[g] . keys[j]
-template <typename Element, int Queries>
-void dot_products(const float* q, const Element* keys, const Element* values, int count, int head_dim,
-                  float (*scores)[kKeys]) {
-  constexpr int kFirst = Queries == 4 ? 2 : Queries;  // at once: their sums and operands fill the registers
-  int j = 0;
-  for (; j + 4 <= count; j += 4) {
-    const ptrdiff_t at = static_cast<ptrdiff_t>(j) * head_dim;
-    auto* to = reinterpret_cast<float(*)[kKeys]>(&scores[0][j]);
-    four_products<Element, kFirst>(q, keys + at, values + at, head_dim, to);
-    if constexpr (kFirst < Queries)
-      four_products<Element, Queries - kFirst>(q + kFirst * head_dim, keys + at, nullptr, head_dim, to + kFirst);
-  }
-  for (; j < count; ++j)
+// scores[j][g] = q[g] . keys[j] for Queries queries and Keys keys; what stands for further queries has no meaning.
+// Keys and values further on are fetched meanwhile, in the order of memory, which the processor does not find out
+// by itself where rows are read side by side; into the second cache, since the first is small. What is beyond the
+// end of memory is not fetched, and does no harm.
+template <typename Element, int Queries, int Keys>
+void few_products(const float* q, const Element* keys, const Element* values, int head_dim, Row* scores) {
+  constexpr int kStep = kLanes * Keys * static_cast<int>(sizeof(Element));
+  const char* keys_ahead = reinterpret_cast<const char*>(keys) + kAhead;
+  const char* values_ahead = reinterpret_cast<const char*>(values) + kAhead;
+  Floats sums[Queries][Keys] = {};
+  for (int d = 0, read = 0; d < head_dim; d += kLanes, read += kStep) {
+    if (read % kLine == 0)
+      for (int line = read; line < read + kStep; line += kLine) {
+        __builtin_prefetch(keys_ahead + line, 0, 2);
+        __builtin_prefetch(values_ahead + line, 0, 2);
+      }
+    Floats right[Keys];
+    for (int j = 0; j < Keys; ++j) right[j] = load(keys + j * head_dim + d);
     for (int g = 0; g < Queries; ++g) {
-      Floats total{};
-      for (int d = 0; d < head_dim; d += kLanes)
-        total += load(keys + static_cast<ptrdiff_t>(j) * head_dim + d) * load(q + g * head_dim + d);
-      scores[g][j] = sum(total);
+      const Floats left = load(q + g * head_dim + d);
+      for (int j = 0; j < Keys; ++j) sums[g][j] += left * right[j];
     }
+  }
+  constexpr int kLast = Queries - 1;
+  for (int j = 0; j < Keys; ++j)
+    sum_each(sums[0][j], sums[std::min(1, kLast)][j], sums[std::min(2, kLast)][j], sums[kLast][j], scores[j]);
 }
 
-// mixed[g] = mixed[g] * before[g] + sum over j of weights[g][j] * values[j]
 template <typename Element, int Queries>
-void add_values(const float (*weights)[kKeys], const Element* values, int count, int head_dim,
-                const float* before, float* mixed) {
-  constexpr int kWide = 2;
-  for (int d = 0; d < head_dim; d += kWide * kLanes) {
-    const int wide = std::min(kWide, (head_dim - d) / kLanes);
-    Floats sums[Queries][kWide];
-    for (int g = 0; g < Queries; ++g)
-      for (int w = 0; w < wide; ++w) sums[g][w] = load(mixed + g * head_dim + d + w * kLanes) * all(before[g]);
-    if (wide == kWide) {
-      for (int j = 0; j < count; ++j) {
-        const Element* value = values + static_cast<ptrdiff_t>(j) * head_dim + d;
-        const Floats v[kWide] = {load(value), load(value + kLanes)};
-        for (int g = 0; g < Queries; ++g)
-          for (int w = 0; w < kWide; ++w) sums[g][w] += all(weights[g][j]) * v[w];
-      }
-    } else {
-      for (int j = 0; j < count; ++j) {
-        const Floats v = load(values + static_cast<ptrdiff_t>(j) * head_dim + d);
-        for (int g = 0; g < Queries; ++g) sums[g][0] += all(weights[g][j]) * v;
-      }
-    }
-    for (int g = 0; g < Queries; ++g)
-      for (int w = 0; w < wide; ++w) store(mixed + g * head_dim + d + w * kLanes, sums[g][w]);
+void dot_products(const float* q, const Element* keys, const Element* values, int count, int head_dim, Row* scores) {
+  constexpr int kTogether = Queries > 2 ? 2 : 4;
+  int j = 0;
+  for (; j + kTogether <= count; j += kTogether) {
+    const ptrdiff_t at = static_cast<ptrdiff_t>(j) * head_dim;
+    few_products<Element, Queries, kTogether>(q, keys + at, values + at, head_dim, scores + j);
+  }
+  for (; j < count; ++j) {
+    const ptrdiff_t at = static_cast<ptrdiff_t>(j) * head_dim;
+    few_products<Element, Queries, 1>(q, keys + at, values + at, head_dim, scores + j);
   }
 }
 
-// What one part of the keys gives for some queries; parts are joined by their maxima.
+// As `weigh`, for the queries of rows, each in a lane of its own (of every row in a vector). There is room for as
+// many rows as fill the last vector.
+Floats weigh_rows(Row* rows, int count, Floats& maximum, Floats& total) {
+  float* scores = rows[0];
+  int size = count * kQueries;
+  for (; size % kLanes != 0; ++size) scores[size] = kNone;
+  Floats highest = maximum;
+  for (int i = 0; i < size; i += kLanes) highest = larger(highest, load(scores + i));
+  highest = largest_of_rows(highest);
+  const Floats before = exp(maximum - highest);
+  Floats sums{};
+  for (int i = 0; i < size; i += kLanes) {
+    const Floats weights = exp(load(scores + i) - highest);
+    store(scores + i, weights);
+    sums += weights;
+  }
+  maximum = highest;
+  total = total * before + sum_of_rows(sums);
+  return before;
+}
+
+// mixed[g] = mixed[g] * before[g] + sum over j of weights[j][g] * values[j], for Vectors vectors of columns
+template <typename Element, int Queries, int Vectors>
+void add_columns(const Row* weights, const Element* values, int count, int head_dim, Floats before, float* mixed) {
+  Floats sums[Queries][Vectors];
+  for (int g = 0; g < Queries; ++g)
+    for (int v = 0; v < Vectors; ++v) sums[g][v] = load(mixed + g * head_dim + v * kLanes) * all(before[g]);
+  for (int j = 0; j < count; ++j, values += head_dim) {
+    Floats right[Vectors];
+    for (int v = 0; v < Vectors; ++v) right[v] = load(values + v * kLanes);
+    for (int g = 0; g < Queries; ++g)
+      for (int v = 0; v < Vectors; ++v) sums[g][v] += all(weights[j][g]) * right[v];
+  }
+  for (int g = 0; g < Queries; ++g)
+    for (int v = 0; v < Vectors; ++v) store(mixed + g * head_dim + v * kLanes, sums[g][v]);
+}
+
+// What one part of the keys gives for queries that read it together; parts are joined by their maxima.
 struct Part {
-  float maximum[kMaxQueries];
-  float total[kMaxQueries];
-  float* mixed;  // (Queries, D)
+  Floats maximum = all(std::numeric_limits<float>::lowest());  // of a query in its lane
+  Floats total{};
+  float* mixed = nullptr;  // (kQueries, D)
 };
 
+// Take a block of at most kKeys keys into a part. q: scaled.
 template <typename Element, int Queries>
-void attend_part(const Attention<Element>& a, const float* q, const Element* keys, const Element* values,
-                 int count, Part& part) {
-  float scaled[Queries * kMaxHeadDim];
-  for (int i = 0; i < Queries * a.head_dim; ++i) scaled[i] = q[i] * a.scale;
-  std::fill(part.mixed, part.mixed + Queries * a.head_dim, 0.0f);
-  for (int g = 0; g < Queries; ++g) {
-    part.maximum[g] = kNone;
-    part.total[g] = 0;
-  }
-  alignas(32) float scores[Queries][kKeys];
-  float before[Queries];
-  for (int start = 0; start < count; start += kKeys) {
-    const int keys_here = std::min(kKeys, count - start);
-    const Element* block_values = values + static_cast<ptrdiff_t>(start) * a.head_dim;
-    dot_products<Element, Queries>(scaled, keys + static_cast<ptrdiff_t>(start) * a.head_dim, block_values,
-                                   keys_here, a.head_dim, scores);
-    for (int g = 0; g < Queries; ++g) {
-      if (a.softcap > 0)
-        for (int j = 0; j < keys_here; ++j) scores[g][j] = capped(scores[g][j], a.softcap);
-      before[g] = weigh(scores[g], keys_here, part.maximum[g], part.total[g]);
-    }
-    add_values<Element, Queries>(scores, block_values, keys_here, a.head_dim, before, part.mixed);
-  }
+void attend_block(const Attention<Element>& a, const float* q, const Element* keys, const Element* values, int count,
+                  Part& part) {
+  Row scores[kKeys];
+  dot_products<Element, Queries>(q, keys, values, count, a.head_dim, scores);
+  if (a.softcap > 0)
+    for (int j = 0; j < count; ++j)
+      for (int g = 0; g < Queries; ++g) scores[j][g] = capped(scores[j][g], a.softcap);
+  const Floats before = weigh_rows(scores, count, part.maximum, part.total);
+  constexpr int kWide = 2;
+  int d = 0;
+  for (; d + kWide * kLanes <= a.head_dim; d += kWide * kLanes)
+    add_columns<Element, Queries, kWide>(scores, values + d, count, a.head_dim, before, part.mixed + d);
+  for (; d < a.head_dim; d += kLanes)
+    add_columns<Element, Queries, 1>(scores, values + d, count, a.head_dim, before, part.mixed + d);
 }
 
 template <typename Element>
-void attend_part(const Attention<Element>& a, const float* q, const Element* keys, const Element* values,
-                 int count, int queries, Part& part) {
+void attend_block(const Attention<Element>& a, const float* q, int queries, const Element* keys,
+                  const Element* values, int count, Part& part) {
   switch (queries) {
-    case 1: return attend_part<Element, 1>(a, q, keys, values, count, part);
-    case 2: return attend_part<Element, 2>(a, q, keys, values, count, part);
-    case 3: return attend_part<Element, 3>(a, q, keys, values, count, part);
-    default: return attend_part<Element, 4>(a, q, keys, values, count, part);
+    case 1: return attend_block<Element, 1>(a, q, keys, values, count, part);
+    case 2: return attend_block<Element, 2>(a, q, keys, values, count, part);
+    case 3: return attend_block<Element, 3>(a, q, keys, values, count, part);
+    default: return attend_block<Element, kQueries>(a, q, keys, values, count, part);
   }
 }
 
 template <typename Element>
 void attend_one(const Attention<Element>& a, Threads& threads) {
-  const int queries = a.heads / a.kv_heads;
-  const int groups = (queries + kMaxQueries - 1) / kMaxQueries;
+  const int queries = a.heads / a.kv_heads, groups = (queries + kQueries - 1) / kQueries;
   const int seen = a.window > 0 ? std::min(a.window, a.length) : a.length;
   const ptrdiff_t first = static_cast<ptrdiff_t>(a.length - seen) * a.head_dim;
-  const int wanted = (2 * threads.count() + a.kv_heads * groups - 1) / (a.kv_heads * groups);
+  const int wanted = (2 * threads.count() + a.kv_heads - 1) / a.kv_heads;
   const int parts = threads.count() == 1 ? 1 : std::clamp(seen / kKeysOfPart, 1, wanted);
   const int step = (seen + parts - 1) / parts;
-  std::vector<Part> done(static_cast<size_t>(a.kv_heads) * groups * parts);
-  std::vector<float> room(done.size() * kMaxQueries * a.head_dim);
-  threads.run(static_cast<int>(done.size()), [&](int task, int) {
-    const int head = task / (groups * parts), group = task / parts % groups, part = task % parts;
-    const int here = std::min(kMaxQueries, queries - group * kMaxQueries);
-    const int start = part * step, count = std::min(step, seen - start);
-    const ptrdiff_t at = head * a.head_stride + first + static_cast<ptrdiff_t>(start) * a.head_dim;
-    done[task].mixed = room.data() + static_cast<size_t>(task) * kMaxQueries * a.head_dim;
-    attend_part(a, a.q + (head * queries + group * kMaxQueries) * a.head_dim, a.keys + at, a.values + at, count,
-                here, done[task]);
+  std::vector<float> q(a.q, a.q + a.heads * a.head_dim);
+  for (float& value : q) value *= a.scale;
+  std::vector<Part> done(static_cast<size_t>(a.kv_heads) * parts * groups);
+  std::vector<float> mixed(done.size() * kQueries * a.head_dim);
+  for (size_t i = 0; i < done.size(); ++i) done[i].mixed = mixed.data() + i * kQueries * a.head_dim;
+  threads.run(a.kv_heads * parts, [&](int task, int) {
+    const int head = task / parts, part = task % parts, end = std::min(seen, (part + 1) * step);
+    for (int start = part * step; start < end; start += kKeys) {
+      const ptrdiff_t at = head * a.head_stride + first + static_cast<ptrdiff_t>(start) * a.head_dim;
+      for (int group = 0; group < groups; ++group)
+        attend_block(a, q.data() + (head * queries + group * kQueries) * a.head_dim, queries - group * kQueries,
+                     a.keys + at, a.values + at, std::min(kKeys, end - start), done[task * groups + group]);
+    }
   });
   for (int head = 0; head < a.heads; ++head) {
-    const int group = head % queries / kMaxQueries, g = head % queries % kMaxQueries;
-    const Part* mine = &done[(static_cast<size_t>(head / queries) * groups + group) * parts];
+    const int group = head % queries / kQueries, g = head % queries % kQueries;
+    const Part* mine = &done[static_cast<size_t>(head / queries) * parts * groups + group];
     float maximum = kNone, total = 0;
-    for (int part = 0; part < parts; ++part) maximum = std::max(maximum, mine[part].maximum[g]);
+    for (int part = 0; part < parts; ++part) maximum = std::max(maximum, mine[part * groups].maximum[g]);
     float* out = a.out + head * a.head_dim;
     std::fill(out, out + a.head_dim, 0.0f);
     for (int part = 0; part < parts; ++part) {
-      const float share = std::exp(mine[part].maximum[g] - maximum);
-      total += share * mine[part].total[g];
-      for (int d = 0; d < a.head_dim; ++d) out[d] += share * mine[part].mixed[g * a.head_dim + d];
+      const Part& one = mine[part * groups];
+      const float share = std::exp(one.maximum[g] - maximum);
+      total += share * one.total[g];
+      for (int d = 0; d < a.head_dim; ++d) out[d] += share * one.mixed[g * a.head_dim + d];
     }
     for (int d = 0; d < a.head_dim; ++d) out[d] /= total;
   }

@@ -86,6 +86,24 @@ inline Floats larger(Floats a, Floats b) {
   return select(a > b, a, b);
 }
 
+// A vector as rows of four lanes, two with AVX2 and one with NEON: the largest, or the sum, of each column of them, in
+// every row.
+inline Floats largest_of_rows(Floats value) {
+#if RKK_LANES == 8
+  return larger(value, (Floats)_mm256_permute2f128_ps((__m256)value, (__m256)value, 1));
+#else
+  return value;
+#endif
+}
+
+inline Floats sum_of_rows(Floats value) {
+#if RKK_LANES == 8
+  return value + (Floats)_mm256_permute2f128_ps((__m256)value, (__m256)value, 1);
+#else
+  return value;
+#endif
+}
+
 inline float largest(Floats value) {
   float lanes[kLanes];
   store(lanes, value);
