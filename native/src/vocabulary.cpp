@@ -38,6 +38,15 @@ inline Doubles weight(const float* logits, double top, double temperature) {
   return exp_negative((x - top) / temperature);
 }
 
+constexpr int kGlance = 64;  // values looked at together
+
+template <typename Value>
+bool any_above(const Value* values, Value bar) {
+  int found = 0;
+  for (int i = 0; i < kGlance; ++i) found |= values[i] > bar;
+  return found != 0;
+}
+
 }  // namespace
 
 double weigh_logits(const float* logits, double* weights, ptrdiff_t count, double temperature) {
@@ -76,6 +85,8 @@ void find_largest(const Value* values, ptrdiff_t count, ptrdiff_t wanted, int64_
   bool cut = false;
   Value bar{};
   for (ptrdiff_t i = 0; i < count; ++i) {
+    while (cut && i + kGlance <= count && !any_above(values + i, bar)) i += kGlance;
+    if (i == count) break;
     if (cut && !(values[i] > bar)) continue;
     kept.push_back(i);
     if (kept.size() == room) {
