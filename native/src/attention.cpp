@@ -17,7 +17,7 @@
 namespace rkk {
 namespace {
 
-constexpr int kKeys = 16;        // keys in a block of decode: values are read by columns, which must not be long
+constexpr int kKeys = 8;         // keys in a block of decode: values are read by columns, which must not be long
 constexpr int kAhead = 3072;     // bytes from what is read to what is fetched; 4096 would be the same lines of a cache
 constexpr int kLine = 64;        // bytes of a line of the processor's caches
 constexpr int kKeysOfPart = 128; // fewer are not worth another thread
