@@ -87,6 +87,7 @@ class _TimedKernels:
         self.name, self.segment = kernels.name, kernels.segment
         self.weights, self.largest, self.apply_gate = kernels.weights, kernels.largest, kernels.apply_gate
         self.rms_norm = clock.around(ROWS, kernels.rms_norm)
+        self.write_rows = kernels.write_rows
         self._kernels, self._clock = kernels, clock
 
     def attention(self, scale: float, window: int | None, softcap: float | None, head_dim: int) -> Attend:

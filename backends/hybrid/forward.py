@@ -64,7 +64,7 @@ class Forward:
 
     def new_cache(self) -> KVCache:
         """Return an empty cache for this model."""
-        return KVCache(self._shapes, self.max_tokens)
+        return KVCache(self._shapes, self.max_tokens, self._kernels.write_rows)
 
     def run(
         self, token_ids: TokenIds, cache: KVCache, want_logits: bool, *, every_row: bool = False

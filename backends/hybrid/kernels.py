@@ -18,6 +18,7 @@ from backends.hybrid.attention import Attention
 from backends.hybrid.meta import Rope
 from backends.hybrid.program import Step
 from backends.hybrid.rope import RotaryTable
+from backends.hybrid.rows import write_rows
 
 Array = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -58,6 +59,9 @@ class Kernels(Protocol):
     def apply_gate(self, attn: Array, gate: Array) -> None:
         """As gate.apply_gate."""
 
+    def write_rows(self, rows: npt.NDArray[np.floating], to: npt.NDArray[np.floating]) -> None:
+        """As rows.write_rows."""
+
     def weights(self, logits: Array, temperature: float) -> npt.NDArray[np.float64]:
         """As likelihood.weights."""
 
@@ -85,6 +89,9 @@ class NumpyKernels:
 
     def apply_gate(self, attn: Array, gate_: Array) -> None:
         gate.apply_gate(attn, gate_)
+
+    def write_rows(self, rows: npt.NDArray[np.floating], to: npt.NDArray[np.floating]) -> None:
+        write_rows(rows, to)
 
     def weights(self, logits: Array, temperature: float) -> npt.NDArray[np.float64]:
         return likelihood.weights(logits, temperature)

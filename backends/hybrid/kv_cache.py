@@ -17,7 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from backends.hybrid.rows import BLOCK as BLOCK
-from backends.hybrid.rows import Array, Part, Rows, RowShape, in_blocks, least_length
+from backends.hybrid.rows import (
+    Array,
+    Part,
+    Rows,
+    RowShape,
+    WriteRows,
+    in_blocks,
+    least_length,
+    write_rows,
+)
 
 TokenIds = npt.NDArray[np.int32]
 
@@ -45,12 +54,15 @@ class KVCache:
     cache as it was. `owner` says whose tokens they are. Not thread-safe.
     """
 
-    def __init__(self, shapes: Sequence[RowShape], most_rows: int = BLOCK) -> None:
-        """Make an empty cache. shapes: of each layer. most_rows: the most tokens of a run."""
+    def __init__(
+        self, shapes: Sequence[RowShape], most_rows: int = BLOCK, write: WriteRows = write_rows
+    ) -> None:
+        """Make an empty cache. shapes: of each layer. most_rows: of a run. write: see Rows."""
         self.owner = ""
         self._shapes = tuple(shapes)
         self._most_rows = most_rows
-        self._layers = [Rows(shape) for shape in shapes]
+        self._write = write
+        self._layers = [Rows(shape, write) for shape in shapes]
         self._partial = [rows for rows in self._layers if rows.shape.reach is not None]
         self._snapshots: list[_Snapshot] = []
         self._capacity = 0
@@ -174,7 +186,7 @@ class KVCache:
 
         room: for how many tokens in all, at least `length`, memory is taken at once.
         """
-        copy = KVCache(self._shapes, self._most_rows)
+        copy = KVCache(self._shapes, self._most_rows, self._write)
         length, snapshot = self._source(length)
         copy.reserve(max(length, room))
         parts = iter(snapshot.parts if snapshot else ())

@@ -42,6 +42,9 @@ class NativeKernels:
     def apply_gate(self, attn: Array, gate: Array) -> None:
         native.apply_gate(attn, gate)
 
+    def write_rows(self, rows: npt.NDArray[np.floating], to: npt.NDArray[np.floating]) -> None:
+        native.write_rows(rows, to)
+
     def weights(self, logits: Array, temperature: float) -> npt.NDArray[np.float64]:
         weights = np.empty(len(logits))
         native.weigh_logits(logits, weights, temperature)

@@ -8,13 +8,14 @@ Axes: K key/value heads (1 in a conv layer), S positions, D size of a row in a h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.floating]
+WriteRows = Callable[[Array, Array], None]
 
 BLOCK = 64  # positions memory is taken in
 SPARE = 16  # rows kept beyond what is needed, so that a sequence can be cut back a little without a snapshot
@@ -72,11 +73,18 @@ class Part:
         return Part(self.first, tuple(array[:, : max(0, end - self.first)] for array in self.arrays))
 
 
+def write_rows(rows: Array, to: Array) -> None:
+    """Write rows, (T, K, D) float32, into a part of an array, (K, T, D) float32 or float16."""
+    to[...] = rows.transpose(1, 0, 2)
+
+
 class Rows:
     """The rows of one layer. How many of them count is the caller's to know. Not thread-safe."""
 
-    def __init__(self, shape: RowShape) -> None:
+    def __init__(self, shape: RowShape, write: WriteRows = write_rows) -> None:
+        """write: does what write_rows does."""
         self.shape = shape
+        self._write = write
         self.first = 0
         dtype = np.float16 if shape.fp16 else np.float32
         self._arrays: list[Array] = [
@@ -123,7 +131,7 @@ class Rows:
         start = position - self.first
         end = start + count
         for array, new in zip(self._arrays, rows, strict=True):
-            array[:, start:end] = new.transpose(1, 0, 2)
+            self._write(new, array[:, start:end])
         return [array[:, :end] for array in self._arrays]
 
     def read(self, start: int, end: int) -> Array:

@@ -12,6 +12,7 @@ from rkserve_kernels._kernels import (
     threads,
     to_half,
     weigh_logits,
+    write_rows,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "threads",
     "to_half",
     "weigh_logits",
+    "write_rows",
 ]

@@ -64,6 +64,9 @@ def rotate(x: Buffer, cos: Buffer, sin: Buffer, interleaved: bool) -> None:
 def apply_gate(x: Buffer, gate: Buffer) -> None:
     """x *= sigmoid(gate), in place; each gate is for x.size / gate.size values in a row; float32."""
 
+def write_rows(rows: Buffer, to: Buffer) -> None:
+    """Write rows, (T, K, D) float32, into a part of a cache, (K, T, D) float32 or float16."""
+
 def to_half(source: Buffer, target: Buffer) -> None:
     """Round float32 to float16: to nearest, ties to even."""
 

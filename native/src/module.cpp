@@ -191,6 +191,24 @@ PyObject* apply_gate(PyObject*, PyObject* args) {
   return without_lock([&] { rkk::apply_gate(x.data<float>(), gate.data<float>(), gate.count(), each); });
 }
 
+PyObject* write_rows(PyObject*, PyObject* args) {
+  PyObject *rows_, *to_;
+  if (!PyArg_ParseTuple(args, "OO", &rows_, &to_)) return nullptr;
+  View rows, to;
+  if (!rows.take(rows_, "rows", "f", 3, false, false) || !to.take(to_, "to", "fe", 3, true, false)) return nullptr;
+  const int count = rows.size(0), heads = rows.size(1), size = rows.size(2);
+  if (to.size(0) != heads || to.size(1) != count || to.size(2) != size)
+    return refuse("rows must be (T, K, D) and what they are written to (K, T, D)");
+  if (size != 1 && (rows.stride(2) != 1 || to.stride(2) != 1)) return refuse("each row must be contiguous");
+  if (count != 1 && to.stride(1) != size) return refuse("rows must be written side by side");
+  return without_lock([&] {
+    if (to.format() == 'f')
+      rkk::write_rows(rows.data<float>(), rows.stride(0), rows.stride(1), count, heads, size, to.data<float>(), to.stride(0));
+    else
+      rkk::write_rows(rows.data<float>(), rows.stride(0), rows.stride(1), count, heads, size, to.data<rkk::Half>(), to.stride(0));
+  });
+}
+
 PyObject* to_half(PyObject*, PyObject* args) {
   PyObject *from_, *to_;
   if (!PyArg_ParseTuple(args, "OO", &from_, &to_)) return nullptr;
@@ -377,6 +395,7 @@ PyMethodDef kMethods[] = {
     {"rms_norm", rms_norm, METH_VARARGS, nullptr},
     {"rotate", rotate, METH_VARARGS, nullptr},
     {"apply_gate", apply_gate, METH_VARARGS, nullptr},
+    {"write_rows", write_rows, METH_VARARGS, nullptr},
     {"to_half", to_half, METH_VARARGS, nullptr},
     {"from_half", from_half, METH_VARARGS, nullptr},
     {"weigh_logits", weigh_logits, METH_VARARGS, nullptr},

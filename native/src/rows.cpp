@@ -74,6 +74,18 @@ void apply_gate(float* x, const float* gate, ptrdiff_t count, int each) {
   }
 }
 
+template <typename Element>
+void write_rows(const float* from, ptrdiff_t row_stride, ptrdiff_t head_stride, int rows, int heads, int size,
+                Element* to, ptrdiff_t to_head_stride) {
+  for (int head = 0; head < heads; ++head)
+    for (int row = 0; row < rows; ++row)
+      convert(from + row * row_stride + head * head_stride,
+              to + head * to_head_stride + static_cast<ptrdiff_t>(row) * size, size);
+}
+
+template void write_rows(const float*, ptrdiff_t, ptrdiff_t, int, int, int, float*, ptrdiff_t);
+template void write_rows(const float*, ptrdiff_t, ptrdiff_t, int, int, int, Half*, ptrdiff_t);
+
 void to_half(const float* from, Half* to, ptrdiff_t count) {
   convert(from, to, count);
 }

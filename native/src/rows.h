@@ -18,6 +18,12 @@ void rotate(float* x, int tokens, int heads, int head_dim, const float* cos, con
 // x[i] *= sigmoid(gate[i / each]) for i below count * each.
 void apply_gate(float* x, const float* gate, ptrdiff_t count, int each);
 
+// Write T rows of K heads of floats into a cache: row t of head h from `from + t * row_stride + h * head_stride` to
+// `to + h * to_head_stride + t * size`, each of `size` values.
+template <typename Element>
+void write_rows(const float* from, ptrdiff_t row_stride, ptrdiff_t head_stride, int rows, int heads, int size,
+                Element* to, ptrdiff_t to_head_stride);
+
 void to_half(const float* from, Half* to, ptrdiff_t count);
 void from_half(const Half* from, float* to, ptrdiff_t count);
 

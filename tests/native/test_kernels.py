@@ -144,6 +144,18 @@ def test_norm_and_gate(native: Kernels, size: int) -> None:
         np.testing.assert_allclose(gated, expected, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(("tokens", "heads", "size"), [(1, 8, 128), (5, 3, 13), (64, 1, 40)])
+def test_rows_into_a_cache(native: Kernels, dtype: type, tokens: int, heads: int, size: int) -> None:
+    """As numpy writes them, and nothing beside them, from arrays of any strides between rows."""
+    rows = np.random.default_rng(9).normal(size=(tokens, 2 * heads, size)).astype(np.float32)
+    cache: np.ndarray = np.full((heads, tokens + 7, size), 5, dtype)
+    expected = cache.copy()
+    expected[:, 3 : 3 + tokens] = rows[:, ::2].transpose(1, 0, 2)
+    native.write_rows(rows[:, ::2], cache[:, 3 : 3 + tokens])
+    np.testing.assert_array_equal(cache, expected)
+
+
 def test_half_precision(site: str) -> None:
     """Every half there is, and the floats between two neighbours, as numpy rounds them."""
     import rkserve_kernels
@@ -227,6 +239,10 @@ def test_arrays_that_do_not_fit_are_refused(site: str) -> None:
         (kernels.rotate, (q, np.ones((1, 4), "f"), np.ones((1, 4), "f"), False)),
         (kernels.apply_gate, (q, np.ones(3, "f"))),
         (kernels.to_half, (q, np.ones(63, "e"))),
+        (kernels.write_rows, (q, np.ones((4, 3, 8), "f"))),
+        (kernels.write_rows, (q, np.ones((2, 4, 8), "f"))),
+        (kernels.write_rows, (q, np.ones((4, 4, 8), "f")[:, ::2])),
+        (kernels.write_rows, (q[..., ::2], np.ones((4, 2, 4), "f"))),
         (kernels.weigh_logits, (np.ones(5, "f"), np.ones(4), 1.0)),
         (kernels.weigh_logits, (np.ones(5, "f"), np.ones(5), 0.0)),
         (kernels.find_largest, (np.ones(5, "f"), np.ones(6, np.int64))),
