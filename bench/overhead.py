@@ -199,23 +199,28 @@ def _attention(
     # The quickest way to read that numpy has: a dot product takes 1.4 times as long.
     parts = np.array_split(rows.reshape(-1).view(np.int64), options.threads)
     with ThreadPoolExecutor(options.threads) as pool:
-        attend_s, read_s = _both(
-            attend, lambda: list(pool.map(np.bitwise_or.reduce, parts)), 5 * options.rounds
+        attend_s, ratio = _pairs(
+            attend, lambda: list(pool.map(np.bitwise_or.reduce, parts)), 20 * options.rounds
         )
     name = f"native attention / reading {context} {np.dtype(dtype).name} keys and values"
     note = f"{1e6 * attend_s / layers:.0f} us a layer, {rows.nbytes / attend_s / 1e9:.1f} GB/s"
-    report.figures.append(Figure(name, attend_s / read_s, "", Budget(1.5), note))
+    report.figures.append(Figure(name, ratio, "", Budget(1.5), note))
 
 
-def _both(one: Callable[[], object], other: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Return the best times of two things that take turns: others on the machine only ever take away."""
-    best = [float("inf"), float("inf")]
+def _pairs(one: Callable[[], object], other: Callable[[], object], rounds: int) -> tuple[float, float]:
+    """Return the median time of one thing and the median of its ratio to the other's; they take turns.
+
+    What others take of the memory's rate changes slowly, and so for both of a turn.
+    """
+    times, ratios = [], []
     for _ in range(rounds):
-        for number, thing in enumerate((one, other)):
-            began = time.perf_counter()
-            thing()
-            best[number] = min(best[number], time.perf_counter() - began)
-    return best[0], best[1]
+        began = time.perf_counter()
+        one()
+        between = time.perf_counter()
+        other()
+        times.append(between - began)
+        ratios.append(times[-1] / (time.perf_counter() - between))
+    return median(times), median(ratios)
 
 
 def main() -> None:
