@@ -86,6 +86,7 @@ class _TimedKernels:
     def __init__(self, kernels: Kernels, clock: Clock) -> None:
         self.name, self.segment = kernels.name, kernels.segment
         self.weights, self.largest, self.apply_gate = kernels.weights, kernels.largest, kernels.apply_gate
+        self.to_half, self.from_half = kernels.to_half, kernels.from_half
         self.rms_norm = clock.around(ROWS, kernels.rms_norm)
         self.write_rows = kernels.write_rows
         self._kernels, self._clock = kernels, clock

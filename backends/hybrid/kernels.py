@@ -21,6 +21,7 @@ from backends.hybrid.rope import RotaryTable
 from backends.hybrid.rows import write_rows
 
 Array = npt.NDArray[np.float32]
+Half = npt.NDArray[np.float16]
 Ids = npt.NDArray[np.int64]
 
 
@@ -68,6 +69,12 @@ class Kernels(Protocol):
     def largest(self, values: npt.NDArray[np.floating], count: int) -> Ids:
         """As likelihood.largest; count is at most the number of values."""
 
+    def to_half(self, source: Array, target: Half) -> None:
+        """Round float32 to float16 of the same shape, of any strides; what is too large becomes infinity."""
+
+    def from_half(self, source: Half, target: Array) -> None:
+        """Widen float16 to float32 of the same shape, of any strides."""
+
     def segment(self, steps: Sequence[Step]) -> Callable[[], None] | None:
         """Return what computes a segment's steps (program.bind), or None where these kernels cannot."""
 
@@ -98,6 +105,14 @@ class NumpyKernels:
 
     def largest(self, values: npt.NDArray[np.floating], count: int) -> Ids:
         return likelihood.largest(values, count)
+
+    def to_half(self, source: Array, target: Half) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.copyto(target, source, casting="same_kind")
+
+    def from_half(self, source: Half, target: Array) -> None:
+        with np.errstate(invalid="ignore"):
+            np.copyto(target, source)
 
     def segment(self, steps: Sequence[Step]) -> None:
         return None

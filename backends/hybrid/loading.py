@@ -45,12 +45,12 @@ def load_tokenizer(spec: ModelSpec, folder: HybridFolder) -> PromptTokenizer:
 def load_executor(spec: ModelSpec, folder: HybridFolder, kernels: Kernels, progress: Progress) -> Executor:
     """Load the segments `load_folder` has chosen; `progress` goes from 0 to 1. Raises BackendError.
 
-    kernels: used for single tokens where the folder has programs for them.
+    kernels: convert numbers for the NPU; compute single tokens where the folder has programs for that.
     """
     if spec.hybrid.executor == "rknnlite":
         return _on_rknnlite(spec, folder, progress)
     if spec.hybrid.executor == "rknn" or folder.builds[0].executor == "rknn":
-        return _on_rknn(spec, folder, progress)
+        return _on_rknn(spec, folder, kernels, progress)
     from backends.hybrid.ort import OrtExecutor  # 40 MB and half a second, for this executor only
 
     executor = OrtExecutor(folder, spec.hybrid.threads, progress)
@@ -61,7 +61,7 @@ def load_executor(spec: ModelSpec, folder: HybridFolder, kernels: Kernels, progr
         raise
 
 
-def _on_rknn(spec: ModelSpec, folder: HybridFolder, progress: Progress) -> Executor:
+def _on_rknn(spec: ModelSpec, folder: HybridFolder, kernels: Kernels, progress: Progress) -> Executor:
     options = spec.hybrid
     if options.library is None:
         raise BackendError(
@@ -71,7 +71,12 @@ def _on_rknn(spec: ModelSpec, folder: HybridFolder, progress: Progress) -> Execu
         )
     try:
         return RknnExecutor(
-            folder, Path(options.library), progress, core_mask=options.core_mask, wanted=options.runtime
+            folder,
+            Path(options.library),
+            progress,
+            core_mask=options.core_mask,
+            wanted=options.runtime,
+            kernels=kernels,
         )
     except SymbolsMissing as error:
         if options.executor == "auto":

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import rkserve_kernels as native
 
 from backends.hybrid.attention import Attention
-from backends.hybrid.kernels import NUMPY, Attend, Rotate
+from backends.hybrid.kernels import NUMPY, Attend, Half, Rotate
 from backends.hybrid.meta import Rope
 from backends.hybrid.program import Step
 from backends.hybrid.rope import cosines_and_sines, inverse_frequencies, magnitude, table_size
@@ -56,6 +56,18 @@ class NativeKernels:
         indices = np.empty(count, np.int64)
         native.find_largest(values, indices)
         return indices
+
+    def to_half(self, source: Array, target: Half) -> None:
+        if source.flags.c_contiguous and target.flags.c_contiguous:
+            native.to_half(source, target)
+        else:
+            NUMPY.to_half(source, target)
+
+    def from_half(self, source: Half, target: Array) -> None:
+        if source.flags.c_contiguous and target.flags.c_contiguous:
+            native.from_half(source, target)
+        else:
+            NUMPY.from_half(source, target)
 
     def segment(self, steps: Sequence[Step]) -> Callable[[], None]:
         return partial(native.run_segment, native.segment(self._threads, list(steps)))

@@ -24,6 +24,7 @@ from backends.hybrid.buffers import Buffers
 from backends.hybrid.cores import CORES
 from backends.hybrid.executor import Array
 from backends.hybrid.folder import HybridFolder
+from backends.hybrid.kernels import NUMPY, Kernels
 from backends.hybrid.meta import Segment, Tensor
 from backends.rknn.context import Context, Memory
 from backends.rknn.enums import RknnCoreMask, RknnQueryCmd
@@ -50,8 +51,14 @@ class RknnCall:
     """One segment at one length. See executor.Call."""
 
     def __init__(
-        self, segment: _LoadedSegment, length: int, inputs: Sequence[Array], outputs: Sequence[Array]
+        self,
+        segment: _LoadedSegment,
+        length: int,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        kernels: Kernels,
     ) -> None:
+        self._kernels = kernels
         self.inputs = inputs
         self.outputs = outputs
         self._segment = segment
@@ -63,12 +70,11 @@ class RknnCall:
         """See executor.Call. Raises EngineLost: what state the NPU is in after a failure is not known."""
         self._segment.go_to(self._length)
         # Rows that fill a call up hold anything, and what overflows in them reaches no other row.
-        with np.errstate(over="ignore", invalid="ignore"):
-            for native, array in zip(self._native_inputs, self.inputs, strict=True):
-                np.copyto(native, array, casting="same_kind")
+        for native, array in zip(self._native_inputs, self.inputs, strict=True):
+            self._kernels.to_half(array, native)
         self._segment.run()
         for array, native in zip(self.outputs, self._native_outputs, strict=True):
-            np.copyto(array, native)
+            self._kernels.from_half(native, array)
 
 
 class RknnExecutor:
@@ -82,10 +88,11 @@ class RknnExecutor:
         *,
         core_mask: CoreMask = "auto",
         wanted: str | None = None,
+        kernels: Kernels = NUMPY,
     ) -> None:
         """Load all segments; `progress` is called from 0 to 1.
 
-        wanted: which versions of the library the entry asks for. Raises BackendError; LibraryError where the
+        wanted: which versions of the library the entry asks for. kernels: convert numbers. Raises BackendError; LibraryError where the
         library cannot be opened or lacks functions.
         """
         version = version_in_file(library, wanted)
@@ -95,6 +102,7 @@ class RknnExecutor:
         self._lengths = folder.meta.lengths
         self._described = folder.meta.segments
         self._buffers = Buffers(self.max_tokens)
+        self._kernels = kernels
         self._segments: list[_LoadedSegment] = []
         number, build = len(folder.builds), folder.builds[0]
         try:
@@ -124,7 +132,7 @@ class RknnExecutor:
     def bind(self, length: int) -> Sequence[RknnCall]:
         arrays = self._buffers.chain(self._described, length)
         return [
-            RknnCall(segment, length, inputs, outputs)
+            RknnCall(segment, length, inputs, outputs, self._kernels)
             for segment, (inputs, outputs) in zip(self._segments, arrays, strict=True)
         ]
 

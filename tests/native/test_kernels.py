@@ -260,3 +260,21 @@ def test_numpy_where_they_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> 
     importlib.invalidate_caches()
     assert best_kernels(2) is NUMPY
     assert NUMPY.name == f"numpy {np.__version__}"
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_halves_of_any_strides(native: Kernels, padded: bool) -> None:
+    """As the memory of the NPU has them: rows that may be longer than what they hold."""
+    rng = np.random.default_rng(11)
+    floats = (rng.normal(size=(3, 10)) * 1e4).astype(np.float32)
+    floats[0, 0], floats[1, 1], floats[2, 2] = 1e9, -np.inf, np.nan
+    memory = np.full((3, 16), 7, np.float16)
+    halves = memory[:, :10] if padded else np.empty((3, 10), np.float16)
+    native.to_half(floats, halves)
+    with np.errstate(over="ignore"):
+        expected = floats.astype(np.float16)
+    np.testing.assert_array_equal(halves, expected)
+    assert (memory[:, 10:] == 7).all()
+    back = np.empty((3, 10), np.float32)
+    native.from_half(halves, back)
+    np.testing.assert_array_equal(back, expected.astype(np.float32))
