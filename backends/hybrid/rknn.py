@@ -92,8 +92,8 @@ class RknnExecutor:
     ) -> None:
         """Load all segments; `progress` is called from 0 to 1.
 
-        wanted: which versions of the library the entry asks for. kernels: convert numbers. Raises BackendError; LibraryError where the
-        library cannot be opened or lacks functions.
+        wanted: which versions of the library the entry asks for. kernels: convert numbers. Raises
+        BackendError; LibraryError where the library cannot be opened or lacks functions.
         """
         version = version_in_file(library, wanted)
         functions = open_library(library)

@@ -46,8 +46,8 @@ def test_numbers_go_to_the_npu_and_back_as_with_numpy(
         executor = RknnExecutor(folder, build(), lambda done, what: None, kernels=kernels)
         forward = Forward(folder, executor)
         cache = forward.new_cache()
-        forward.run(np.arange(3, 14), cache, want_logits=False)
-        logits = forward.run(np.array([5]), cache, want_logits=True)
+        forward.run(np.arange(3, 14, dtype=np.int32), cache, want_logits=False)
+        logits = forward.run(np.array([5], np.int32), cache, want_logits=True)
         assert logits is not None
         found.append(logits.copy())
         executor.close()
