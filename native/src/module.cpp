@@ -335,10 +335,13 @@ struct HeldSegment {
     return step.out != nullptr;
   }
 
+  // A product may not give what it reads: its rows are computed at once, by several threads.
   bool matrix(rkk::Step& step, Py_ssize_t size, int bits, PyObject* values, PyObject* scales, PyObject* offsets,
               PyObject* out) {
     Py_ssize_t outputs = 0;
     if ((step.out = vector(out, "out", true, 0, &outputs)) == nullptr) return false;
+    if (step.out < step.x + size && step.x < step.out + outputs)
+      return PyErr_SetString(PyExc_ValueError, "a product that writes what it reads"), false;
     step.size = static_cast<int>(size);
     step.matrix = {bits, static_cast<int>(outputs), step.size, nullptr, nullptr, nullptr};
     if (bits == 32) return (step.matrix.values = vector(values, "values", false, outputs * size)) != nullptr;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "rows.h"
 #include "simd.h"
@@ -29,8 +30,9 @@ struct Segment::Rounded {
       }
       const float highest = largest(sizes);
       const float inverse = highest > 0 ? 127.0f / highest : 0.0f;
-      scales[block] = highest / 127.0f;
       sums[block] = sum(total);
+      // The comparisons above lose a NaN, and rounding makes a number of it: only the sum still tells.
+      scales[block] = std::isfinite(sums[block]) ? highest / 127.0f : std::numeric_limits<float>::quiet_NaN();
       const Floats magic = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
       int32_t whole[kBlock];
       for (int i = 0; i < kBlock; i += kLanes) {
@@ -245,7 +247,9 @@ void Segment::run(Threads& threads) {
     size_t end = at;  // products of the same input, none of which writes it
     const int parts = threads.count() == 1 ? 1 : kParts * threads.count();
     bool few = false;
-    for (; end < steps_.size() && steps_[end].what == Operator::kProduct && steps_[end].x == first.x; ++end)
+    for (; end < steps_.size() && steps_[end].what == Operator::kProduct && steps_[end].x == first.x &&
+           steps_[end].size == first.size;
+         ++end)
       few = few || steps_[end].matrix.bits != 32;
     if (few) rounded_->round(first.x, first.size);
     threads.run(static_cast<int>(end - at) * parts, [&](int task, int) {

@@ -1,5 +1,7 @@
 #include "threads.h"
 
+#include <unistd.h>
+
 #include <chrono>
 
 namespace rkk {
@@ -23,11 +25,15 @@ inline void pause() {
 
 }  // namespace
 
-Threads::Threads(int count) {
+Threads::Threads(int count) : process_(getpid()) {
   for (int thread = 1; thread < count; ++thread) helpers_.emplace_back([this, thread] { help(thread); });
 }
 
 Threads::~Threads() {
+  if (getpid() != process_) {  // a fork has none of them, and to join or detach such a thread ends the process
+    new std::vector<std::thread>(std::move(helpers_));
+    return;
+  }
   ending_.store(true);
   round_.fetch_add(1);
   round_.notify_all();

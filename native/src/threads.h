@@ -39,6 +39,7 @@ class Threads {
   alignas(64) const std::function<void(int, int)>* task_ = nullptr;
   int tasks_ = 0;
   std::vector<std::thread> helpers_;
+  const int process_;  // that the helpers are in
 };
 
 }  // namespace rkk

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +112,17 @@ def test_products(native: Kernels, kind: str, outputs: int) -> None:
     assert np.abs(found - exact).max() <= 1e-4 * np.abs(exact).max()
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_number_gives_none(native: Kernels, kind: str, bad: float) -> None:
+    """So that the engine sees it in the logits, instead of answering by them. As onnxruntime does it."""
+    matrix, _ = random_matrix(kind, 37, 96, rng(1))
+    for index in (0, 31, 40, 95):
+        x = floats(index, 96)
+        x[index] = bad
+        assert not np.isfinite(computed(native, *product(x, matrix), size=37)).any(), index
+
+
 def test_a_product_in_floats(native: Kernels) -> None:
     weights, x = floats(1, 45, 70), floats(2, 70)
     found = computed(native, "product", x, 32, weights, None, None, size=45)
@@ -128,6 +142,17 @@ def test_products_of_one_input_and_of_what_they_give(native: Kernels) -> None:
         for (matrix, _), out in zip(matrices, outs, strict=False):
             assert np.array_equal(out, computed(native, *product(x, matrix), size=64))
         assert np.array_equal(outs[3], computed(native, *product(outs[0], matrices[0][0]), size=64))
+
+
+def test_products_of_a_vector_and_of_its_beginning(native: Kernels) -> None:
+    """They begin at one place in memory, and are not of one input."""
+    short, long = (random_matrix("Q8_0", 8, inputs, rng(inputs))[0] for inputs in (32, 96))
+    x, first, second = floats(1, 96), np.empty(8, np.float32), np.empty(8, np.float32)
+    run = native.segment([(*product(x[:32], short), first), (*product(x, long), second)])
+    assert run is not None
+    run()
+    assert np.array_equal(first, computed(native, *product(x[:32], short), size=8))
+    assert np.array_equal(second, computed(native, *product(x, long), size=8))
 
 
 MATRIX, _ = random_matrix("Q4_1", 4, 64, rng(0))
@@ -156,6 +181,8 @@ X, OUT = np.zeros(64, np.float32), np.zeros(4, np.float32)
         (("product", X, 4, *product(X, MATRIX)[3:4], MATRIX.scales[:2], None, OUT), ValueError),
         (("product", X, 4, *product(X, MATRIX)[3:5], MATRIX.scales[:2], OUT), ValueError),
         (("product", X, 32, MATRIX.scales, None, None, OUT), ValueError),
+        ((*product(X, MATRIX), X[60:]), ValueError),
+        ((*product(X[:64], MATRIX), X[:4]), ValueError),
         ((), (IndexError, TypeError)),
         ("add", TypeError),
     ],
@@ -194,6 +221,39 @@ def test_arrays_are_kept(native: Kernels) -> None:
         run()
         assert np.array_equal(outs, x + floats(2, 64))
     assert len(rubbish) == 200
+
+
+def test_a_fork_ends_without_the_threads_it_has_not(site: str) -> None:
+    """A child of a process with kernels computes by itself, and lets go of them without a crash."""
+    child = """
+import os, sys
+import numpy as np
+import rkserve_kernels as native
+
+threads, others = native.threads(3), native.threads(3)
+x, out = np.ones(64, np.float32), np.zeros(200, np.float32)
+weights = np.ones((200, 64), np.float32)
+segment = native.segment(threads, [("product", x, 32, weights, None, None, out)])
+native.run_segment(segment)
+if (child := os.fork()) == 0:
+    out[:] = 0
+    native.run_segment(segment)
+    del segment, threads, others
+    for _ in range(3):
+        native.threads(3)
+    sys.exit(5 if (out == 64).all() else 6)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+native.run_segment(segment)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", child],
+        env=os.environ | {"PYTHONPATH": site},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
 
 
 def nothing(done: float, what: str) -> None:
