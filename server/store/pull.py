@@ -19,7 +19,7 @@ import httpx2
 from backends.spec import META_FILE
 from server.registry.blocks import HubSource, UrlSource
 from server.registry.entry import Entry
-from server.registry.installing import told
+from server.registry.installing import files_told
 from server.registry.record import read_record, write_section
 from server.registry.template_names import MODEL_TEMPLATE
 from server.store.errors import StoreError, TransferFailed, WrongBytes
@@ -61,7 +61,7 @@ class ConversionWanted(StoreError):
     def __init__(self, entry: Entry, repo: str) -> None:
         super().__init__(
             f"{repo} is the original model of {entry.id}: its folder is made on a PC by the lines above "
-            f"(hf comes with rkserve), and copied to {told(entry, entry.folder or '')} on the board "
+            f"(hf comes with rkserve), and copied to {files_told(entry)} on the board "
             "(rkserve where shows this directory). The last line builds its graphs for the NPU"
         )
         original = f"{entry.id}-original"  # not the folder's name, in small letters either

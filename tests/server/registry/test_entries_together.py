@@ -119,6 +119,40 @@ def test_entries_on_one_folder(tmp_path: Path) -> None:
         assert kept is not None and kept.runtime == f"of {entry.id}"
 
 
+@pytest.mark.parametrize(
+    ("owner", "message"),
+    [
+        ("frist", 'no entry "frist"; did you mean "first"?'),
+        ("eighth", "names itself; its own folder is folder: ."),
+        ("second", '"second" does not run on the hybrid engine'),
+        ("third", '"third" is itself on the folder of another: say ../first'),
+        ("fourth", '"fourth" has its folder elsewhere, under /srv/m: say where, as an absolute path'),
+        ("fifth", '"fifth" has its folder elsewhere, under inner: say where, as an absolute path'),
+    ],
+)
+def test_an_entry_on_the_folder_of_another_that_has_none(owner: str, message: str, tmp_path: Path) -> None:
+    keys = "context_length: 1, memory_mb: 1, template: chatml, license: {id: MIT}"
+    text = f"""\
+version: 1
+models:
+  first: {{backend: hybrid, folder: ./, {keys}}}
+  second: {{backend: rkllm, file: f, {keys}}}
+  third: {{backend: hybrid, folder: ../first, {keys}}}
+  fourth: {{backend: hybrid, folder: /srv/m, {keys}}}
+  fifth: {{backend: hybrid, folder: inner, {keys}}}
+  eighth: {{backend: hybrid, folder: ../{owner}, {keys}}}
+"""
+    assert problems(text, tmp_path) == [f"8: models.eighth.folder: {message}"]
+
+
+def test_a_packaged_entry_whose_folders_owner_was_replaced(tmp_path: Path) -> None:
+    """Nobody could mend it: what matters is whether there is a folder."""
+    own = tmp_path / "own.yaml"
+    own.write_text(HYBRID.replace("  m:", "  smollm2-135m:").replace("folder: .", "folder: /srv/m"))
+    registry = load_registry(Settings(models_file=own, models_dir=tmp_path))
+    assert registry.entries["smollm2-135m-fp32"].path(tmp_path) == tmp_path / "smollm2-135m"
+
+
 @pytest.mark.parametrize("folder", ["../../m", "../m/x", "..", "../", "../.m", "../m/../.."])
 def test_other_ways_out_of_the_models_directory(folder: str, tmp_path: Path) -> None:
     found = problems(HYBRID.replace("folder: .", f"folder: {folder}"), tmp_path)

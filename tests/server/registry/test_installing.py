@@ -60,3 +60,12 @@ def test_an_absolute_path_of_an_entry_is_not_told_to_clients() -> None:
     entry = example_entry(folder="/home/anna/folder")
     assert how_to_install(entry).endswith("put its files at folder")
     assert how_to_install(entry, Path("/models")).endswith("put its files at /home/anna/folder")
+
+
+def test_an_entry_on_the_folder_of_another_tells_of_that() -> None:
+    entry = example_entry(folder="../little")
+    assert how_to_install(entry) == (
+        "It runs on the folder of little: rkserve pull little, or put the files at RKSERVE_MODELS_DIR/little"
+    )
+    assert how_to_install(entry, Path("/models")).endswith("put the files at /models/little")
+    assert how_to_install(example_entry(folder="../little", source=PACKAGE)).endswith("rkserve pull example")
