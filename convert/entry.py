@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from backends.hybrid.folder import files_of, read_folder
 from backends.hybrid.meta import META_FILE
 
 _CACHE_MB = 512  # what hybrid.cache_mb is when an entry names none
@@ -19,13 +20,14 @@ _MODERATE = {"temperature": 0.2, "top_p": 0.9}  # what small models stay coheren
 def entry_yaml(folder: Path, sampling: Mapping[str, float] | None = None) -> str:
     """Return the entry of a hybrid folder, indented to stand below `models:`.
 
-    The id is made of the folder's name. memory_mb is an estimate: the files, the caches, and a call.
-    sampling: what the model's makers suggest; without a temperature in it the entry gets a moderate one,
-    since models.yaml's own default changes nothing and small models wander at temperature 1.
+    The id is made of the folder's name. memory_mb is an estimate: the files of the variant that is taken
+    without being named, the caches, and a call. sampling: what the model's makers suggest; without a
+    temperature in it the entry gets a moderate one, since models.yaml's own default changes nothing and small
+    models wander at temperature 1.
     """
     folder = folder.resolve()
     meta = json.loads((folder / META_FILE).read_bytes())
-    size_mb = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 2**20
+    size_mb = _taken_bytes(folder) / 2**20
     if meta["chat_template"] is None:
         template = "template: chatml  # the file brought none: name the form the model was trained on"
     else:
@@ -55,6 +57,15 @@ def folder_bytes(memory_mb: int, cache_mb: int, variant: str | None) -> int:
     """
     weights = max(0, memory_mb - cache_mb - _CALL_MB) * 2**20
     return round(weights * (1.1 if variant == "fp32" else 2.1))
+
+
+def _taken_bytes(folder: Path) -> int:
+    """Return the bytes of a folder that are read into memory when nobody names a variant.
+
+    Matrices that a program reads as well count twice: onnxruntime has its own copy.
+    """
+    read = read_folder(folder)
+    return sum(file.size_bytes for file in files_of(read.meta, [*read.builds, *read.programs]))
 
 
 def entry_id(name: str) -> str:

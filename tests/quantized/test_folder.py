@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from backends.base import BackendError
 from backends.hybrid.folder import read_folder, verify_files
@@ -15,6 +16,7 @@ from backends.hybrid.forward import Forward
 from backends.hybrid.kernels import NUMPY
 from backends.hybrid.native_segments import with_native_segments
 from backends.hybrid.ort import OrtExecutor
+from convert.entry import entry_yaml
 from convert.gguf import convert_gguf
 from convert.measure import largest_hidden
 from tests.convert.gguf_files import gguf_config, stored_name, write_gguf
@@ -104,3 +106,17 @@ def test_a_few_matrices_in_blocks_are_not_worth_a_variant(tmp_path: Path) -> Non
     dense = {stored_name(name): weights[name] for name in config.names if "embed" not in name}
     write_gguf(tmp_path / "f.gguf", config, tensors=dense)
     assert read_folder(convert_gguf(tmp_path / "f.gguf", tmp_path / "f")).variant == "fp32"
+
+
+def test_the_entry_counts_what_the_default_variant_takes(tmp_path: Path) -> None:
+    """Its matrices twice, as onnxruntime and the programs have them; none in float32 but the table."""
+    write_gguf(tmp_path / "f.gguf", gguf_config(hidden_size=256, intermediate_size=4096, head_dim=64))
+    folder = convert_gguf(tmp_path / "f.gguf", tmp_path / "f")
+    few, floats = (
+        sum(file.stat().st_size for file in folder.glob(f"segment_00?{kind}.data")) / 2**20
+        for kind in (".int4", "")
+    )
+    table = (folder / "embedding.npy").stat().st_size / 2**20
+    assert floats > 20 and few < floats / 4
+    memory_mb = yaml.safe_load(entry_yaml(folder))["f"]["memory_mb"]
+    assert abs(memory_mb - 612 - 2 * few - table) < 2  # 612: the caches, the engine and a call
