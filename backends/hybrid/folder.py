@@ -60,8 +60,10 @@ def read_folder(
     problems += file_problems(path, files_of(meta, [*builds, *programs]), HASHED_AT_LOAD_BYTES)
     if problems:
         raise _refusal("model_corrupt", path, "is damaged or incomplete", problems)
-    if missing := [*lacking, *unsupported(meta)]:
-        raise _refusal("load_failed", path, "needs what this engine cannot do yet", missing)
+    if missing := unsupported(meta):
+        raise _refusal("load_failed", path, "needs what this engine cannot do yet", [*lacking, *missing])
+    if lacking:
+        raise _refusal("load_failed", path, "does not have what is asked for", lacking)
     return HybridFolder(path, meta, variant, tuple(builds), tuple(programs))
 
 
@@ -126,10 +128,9 @@ def _choose_builds(meta: Meta, executor: str, variant: str | None) -> tuple[str,
         variant = (preferred or everywhere or ["fp32"])[0]
     if variant not in everywhere:
         without = [str(index) for index, builds in enumerate(offered) if variant not in builds]
+        where = "any segment" if len(without) == len(offered) else f"segments {', '.join(without)}"
         have = ", ".join(everywhere) or "none"
-        lacking = (
-            f"{executor} files of variant {variant} for segments {', '.join(without)} (whole ones: {have})"
-        )
+        lacking = f"{executor} files of variant {variant} for {where} (whole ones: {have})"
         return variant, [builds[variant] for builds in offered if variant in builds], [lacking]
     return variant, [builds[variant] for builds in offered], []
 

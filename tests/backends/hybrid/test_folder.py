@@ -261,8 +261,11 @@ def test_a_variant_or_executor_that_is_not_whole(folder: Path) -> None:
         "onnx files of variant int4 for segments 2, 3 (whole ones: fp32)"
     ]
     assert listed(refusal(folder, "load_failed", executor="rknn")) == [
-        "rknn files of variant fp32 for segments 0, 1, 2, 3 (whole ones: none)"
+        "rknn files of variant fp32 for any segment (whole ones: none)"
     ]
+    message = refusal(folder, "load_failed", variant="int8")
+    assert listed(message) == ["onnx files of variant int8 for any segment (whole ones: fp32)"]
+    assert "does not have what is asked for" in message  # and not what nobody could run
 
 
 def test_another_variant_is_taken_where_there_is_no_fp32(folder: Path) -> None:
