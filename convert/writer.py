@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from backends.hybrid.meta import META_FILE, SCHEMA_VERSION, Embedding, File, Layer, License, Meta, Segment
+from backends.hybrid.ranges import out_of_range
 from convert.errors import ConvertError
 from convert.graphs import ALIGNMENT, Array, StoredMatrix
 from convert.matrices import Blocks, Matrices, Weights
@@ -75,6 +76,7 @@ def write_folder(
     of two. quantized: a second variant to write. Raises ConvertError for weights of a wrong shape or that are
     not finite, OSError.
     """
+    described = _described(model, papers, residual_scale)
     shapes = model.shapes()
 
     def load(name: str) -> Array:
@@ -93,6 +95,27 @@ def write_folder(
     for index, cut in enumerate(planned):
         papers.progress((index + 1) / (len(planned) + 1), f"segment {index + 1} of {len(planned)}")
         segments.append(writer.write(f"segment_{index:03d}", cut))
+    meta = msgspec.structs.replace(
+        described,
+        layers=[_layer(directory, model, index, load) for index in range(len(model.layers))],
+        embedding=msgspec.structs.replace(described.embedding, file=embedding),
+        tokenizer=write_text(directory, TOKENIZER_FILE, papers.tokenizer),
+        chat_template=_write_optional(directory, TEMPLATE_FILE, papers.chat_template),
+        license=msgspec.structs.replace(
+            papers.license,
+            text=_write_optional(directory, LICENSE_FILE, papers.license_text),
+            notice_file=_write_optional(directory, NOTICE_FILE, papers.notice_text),
+        ),
+        segments=segments,
+    )
+    write_meta(directory, meta)
+    papers.progress(1.0, "written")
+    return meta
+
+
+def _described(model: Model, papers: Papers, residual_scale: float) -> Meta:
+    """Return the description as far as it names no files. Raises ConvertError for what no engine takes."""
+    unwritten = File(file="", sha256="", size_bytes=0)
     meta = Meta(
         version=SCHEMA_VERSION,
         architecture=model.architecture,
@@ -110,20 +133,19 @@ def write_folder(
         eos_token_ids=list(papers.eos_token_ids),
         lengths=list(papers.lengths),
         attention=dict(model.attention),
-        layers=[_layer(directory, model, index, load) for index in range(len(model.layers))],
-        embedding=Embedding(file=embedding, dtype="float32", scale=model.embedding_scale / residual_scale),
-        tokenizer=write_text(directory, TOKENIZER_FILE, papers.tokenizer),
-        chat_template=_write_optional(directory, TEMPLATE_FILE, papers.chat_template),
-        license=msgspec.structs.replace(
-            papers.license,
-            text=_write_optional(directory, LICENSE_FILE, papers.license_text),
-            notice_file=_write_optional(directory, NOTICE_FILE, papers.notice_text),
-        ),
+        layers=[],
+        embedding=Embedding(file=unwritten, dtype="float32", scale=model.embedding_scale / residual_scale),
+        tokenizer=unwritten,
+        chat_template=None,
+        license=papers.license,
         source=dict(papers.source),
-        segments=segments,
+        segments=[],
     )
-    write_meta(directory, meta)
-    papers.progress(1.0, "written")
+    if wrong := list(out_of_range(meta)):
+        raise ConvertError(
+            f"The model has what this engine cannot take: {'; '.join(wrong)}. If its makers do not say so "
+            "themselves, it is damaged: fetch it again."
+        )
     return meta
 
 

@@ -195,6 +195,25 @@ def test_keys_that_are_missing_or_not_understood_are_refused_by_name(
     assert not list(tmp_path.glob("*little*/*"))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("llama.context_length", 2**32 - 1, "context_length is 4294967295, but must be from 1 to"),
+        ("llama.rope.freq_base", 0.5, "theta is 0.5, but must be from 1 to"),
+        ("llama.attention.layer_norm_rms_epsilon", -1.0, "norm_eps is -1.0, but must be from"),
+    ],
+)
+def test_numbers_that_the_engine_cannot_take_are_refused_at_once(
+    key: str, value: float, message: str, tmp_path: Path
+) -> None:
+    write_gguf(tmp_path / "f.gguf", keys={key: value})
+    seen: list[str] = []
+    with pytest.raises(ConvertError, match=message) as refused:
+        convert_gguf(tmp_path / "f.gguf", tmp_path / "f", progress=lambda done, what: seen.append(what))
+    assert "Remove the folder" not in str(refused.value)  # there is none
+    assert seen == ["reading f.gguf"]
+
+
 @pytest.mark.parametrize("eos", [None, 100_000])
 def test_a_model_whose_answers_would_not_end_is_refused(tmp_path: Path, eos: int | None) -> None:
     write_gguf(tmp_path / "little.gguf", keys={"tokenizer.ggml.eos_token_id": eos})
