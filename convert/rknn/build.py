@@ -173,7 +173,7 @@ def _check(built: Built) -> None:
     raise ConvertError(
         f"Segment {built.segment} of the build computes something else than onnxruntime: {what}. Convert the "
         "model again with rkserve convert hf, which keeps its values within float16; if that changes "
-        "nothing, run the model on the CPU (hybrid.executor: onnx)."
+        "nothing, run the model on the CPU (hybrid.executor: onnxruntime)."
     )
 
 

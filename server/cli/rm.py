@@ -82,8 +82,8 @@ def _what_goes_with_it(entry: Entry, registry: Registry, settings: Settings) -> 
     if processes := processes_using(directory):
         shown = ", ".join(map(str, processes))
         lines.append(
-            f"{entry.id} is loaded now (process {shown}): it answers until it is unloaded, and its space is "
-            "free only then"
+            f"the files are in use now (process {shown}): answers that have begun go on, and the space is "
+            "free only when the model is unloaded"
         )
     return lines
 

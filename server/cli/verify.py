@@ -12,6 +12,8 @@ from server.cli.context import ModelsDir, ModelsFile, entry_for, registry_for, s
 from server.cli.progress import progress
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from server.registry import Entry
     from server.settings import Settings
     from server.store.verify import Verdict
@@ -44,7 +46,13 @@ def verify(
         if not entries[0].installed(settings.models_dir):
             raise CommandError(f"{entries[0].id} is not installed; rkserve pull {entries[0].id} fetches it")
     unkept: list[str] = []
-    found = {entry.id: _verify(entry, settings, unkept) for entry in entries}
+    found: dict[str, list[Verdict]] = {}
+    read: dict[tuple[Path, Path], list[Verdict]] = {}
+    for entry in entries:
+        files = entry.directory(settings.models_dir), entry.path(settings.models_dir)
+        if files not in read:  # else another entry's, too, which is on the same folder
+            read[files] = _verify(entry, settings, unkept)
+        found[entry.id] = read[files]
     if as_json:
         rows = [_row(model_id, verdict) for model_id, verdicts in found.items() for verdict in verdicts]
         print(json.dumps(rows, indent=2, ensure_ascii=False))

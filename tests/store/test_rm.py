@@ -97,7 +97,7 @@ def test_what_is_loaded_is_said(home: Path) -> None:
     with (models_dir(home) / "mine" / "m.rkllm").open("rb"):
         done = rkserve("rm", "mine", "--yes", home=home)
     assert done.returncode == 0
-    assert f"mine is loaded now (process {os.getpid()})" in done.stderr
+    assert f"the files are in use now (process {os.getpid()})" in done.stderr
 
 
 def test_two_commands_do_not_mix(home: Path) -> None:

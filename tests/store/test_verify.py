@@ -163,6 +163,26 @@ def test_a_hybrid_folder_is_compared_with_its_description(tmp_path: Path) -> Non
     assert states == {"a.bin": "damaged", "a.onnx": "whole", "meta2.json": "whole"}
 
 
+def test_a_folder_of_two_entries_is_read_once(tmp_path: Path) -> None:
+    config = tmp_path / "config" / "rkserve"
+    config.mkdir(parents=True)
+    keys = "template: chatml, context_length: 64, memory_mb: 1, license: {id: MIT}"
+    (config / "models.yaml").write_text(
+        f"version: 1\nmodels:\n  variant: {{backend: hybrid, folder: ../mine, {keys}}}\n"
+        f"  mine: {{backend: hybrid, folder: ., {keys}}}\n"
+    )
+    folder = models_dir(tmp_path) / "mine"
+    folder.mkdir(parents=True)
+    (folder / "a.onnx").write_bytes(b"damaged")
+    build = {"file": "a.onnx", "sha256": hashlib.sha256(b"graph").hexdigest()}
+    (folder / "meta2.json").write_text(json.dumps({"segments": [{"builds": [build]}]}))
+    done = rkserve("verify", "--json", home=tmp_path)
+    assert done.returncode == 1
+    found = [(one["id"], one["state"]) for one in json.loads(done.stdout) if one["file"].endswith("onnx")]
+    assert found == [("variant", "damaged"), ("mine", "damaged")]
+    assert "verifying variant" in done.stderr and "verifying mine" not in done.stderr
+
+
 def test_with_nothing_installed_there_is_nothing_to_verify(tmp_path: Path) -> None:
     assert rkserve("verify", home=tmp_path).returncode == 0
     done = rkserve("verify", "minicpm5-2b", home=tmp_path)
