@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from convert.errors import ConvertError
-from convert.gguf_keys import Keys, Values, dividing, eps_of, kv_heads_of, rope_of, sizes_of
+from convert.gguf_keys import Keys, Values, dividing, eps_of, kv_heads_of, rope_of, sizes_of, theta_of
 from convert.gguf_metadata import ARCHITECTURE, Metadata
 from convert.graphs import Array
 
@@ -93,7 +93,7 @@ def _gemma3(keys: Keys, sizes: Values, rope: Values) -> Values:
             "layers can be made of that. Use another model, or a .rkllm file of this one."
         )
     period = (period or 6) if window else 1
-    local = keys.number("rope.freq_base_swa") or 10_000.0
+    local = theta_of(keys, "rope.freq_base_swa")
     return {
         "model_type": "gemma3_text",
         "rms_norm_eps": eps_of(keys),

@@ -77,7 +77,7 @@ def rope_of(keys: Keys, head_dim: int, factors: Array | None) -> Values:
 
     A factor without a type is linear, and 0 is none: load_hparams in src/llama-model.cpp.
     """
-    theta = keys.number("rope.freq_base") or 10_000.0
+    theta = theta_of(keys, "rope.freq_base")
     kind = keys.find("rope.scaling.type", str) or "linear"
     factor = keys.number("rope.scaling.factor") or keys.number("rope.scale_linear") or 1.0
     keys.only("rope.scale_linear", 0.0, factor)
@@ -106,10 +106,17 @@ def rope_of(keys: Keys, head_dim: int, factors: Array | None) -> Values:
     return {"rope_theta": theta, "rope_type": "linear", "factor": factor}
 
 
+def theta_of(keys: Keys, key: str) -> float:
+    """Return the base of a rotation, the usual one where the file names none."""
+    theta = keys.number(key)
+    return 10_000.0 if theta is None else theta
+
+
 def eps_of(keys: Keys) -> float:
     """Return the epsilon of RMS norms."""
     key = "attention.layer_norm_rms_epsilon"
-    return keys.number(key) or keys.metadata.get(keys.prefix + key, float)
+    value = keys.number(key)
+    return keys.metadata.get(keys.prefix + key, float) if value is None else value
 
 
 def kv_heads_of(keys: Keys, sizes: Values) -> int:

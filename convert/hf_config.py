@@ -103,6 +103,13 @@ class Config:
             )
         return value
 
+    def positive(self, key: str, default: float) -> float:
+        """Return a number above 0, the default where the key is not there: 0 does not stand for it."""
+        value = self.find(key, float)
+        if value is not None and value <= 0:
+            raise ConvertError(f"{self.path}: {key} is {value}, but must be above 0.")
+        return default if value is None else value
+
     def size(self, key: str) -> int:
         """Return a whole number above 0 that must be there."""
         value = self.get(key, int)

@@ -35,16 +35,17 @@ def ropes(
     """
     nested = config.part(_NESTED)
     legacy = config.part(_LEGACY)
-    theta = config.find("rope_theta", float)
-    sliding_theta = config.find(local_theta, float) if local_theta else None
     config.only("partial_rotary_factor", 1.0, 1)
-    given = {"full": theta, "sliding": sliding_theta if local_theta else theta}
+
+    def theta_of(kind: str, default: float) -> float:
+        return config.positive(local_theta if local_theta and kind == "sliding" else "rope_theta", default)
+
     if nested is not None and any(key in LAYER_TYPES for key in nested.keys):
         found = {}
         for key, kind in LAYER_TYPES.items():
             part = nested.part(key)
             if kind in thetas:
-                found[kind] = _rope(part, head_dim, max_positions, given[kind] or thetas[kind])
+                found[kind] = _rope(part, head_dim, max_positions, theta_of(kind, thetas[kind]))
         nested.finish(frozenset())
         if legacy is not None:
             raise ConvertError(
@@ -57,8 +58,8 @@ def ropes(
     for kind, default in thetas.items():
         part = (nested or legacy) if kind in scaled else None
         if part is None and nested is not None:  # a theta that stands with the scaling is everybody's
-            default = nested.find("rope_theta", float) or default
-        found[kind] = _rope(part, head_dim, max_positions, given[kind] or default)
+            default = nested.positive("rope_theta", default)
+        found[kind] = _rope(part, head_dim, max_positions, theta_of(kind, default))
     return found
 
 
@@ -66,7 +67,7 @@ def _rope(part: Config | None, head_dim: int, max_positions: int, theta: float) 
     """Return the embedding that one object describes. theta: where the object has none."""
     scaling: RopeScaling | None = None
     if part is not None:
-        theta = part.find("rope_theta", float) or theta
+        theta = part.positive("rope_theta", theta)
         kind = part.find("rope_type", str) or part.find("type", str) or "default"
         part.ignore("type")
         if kind != "proportional":

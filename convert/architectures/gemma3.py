@@ -34,7 +34,7 @@ def gemma3(config: Config) -> Model:
         scaled=("full",),
         local_theta="rope_local_base_freq",
     )
-    scalar = config.find("query_pre_attn_scalar", float) or 256.0
+    scalar = config.positive("query_pre_attn_scalar", 256.0)
     window = config.find("sliding_window", int) or 4096
     return Model(
         architecture="gemma3",
@@ -45,7 +45,7 @@ def gemma3(config: Config) -> Model:
         head_dim=dims.head_dim,
         vocab_size=dims.vocab_size,
         context_length=dims.context_length,
-        norm_eps=config.find("rms_norm_eps", float) or 1e-6,
+        norm_eps=config.positive("rms_norm_eps", 1e-6),
         attention=attentions(types, found, scalar**-0.5, window, config),
         layers=[_layer(index, kind) for index, kind in enumerate(types)],
         embedding="model.embed_tokens.weight",

@@ -13,7 +13,7 @@ from convert.model import CONV, AttentionParts, ConvParts, LayerParts, Model
 def lfm2(config: Config) -> Model:
     """Read a config of the model type lfm2. Raises ConvertError."""
     dims = dimensions(config)
-    norm_eps = config.find("norm_eps", float) or 1e-5
+    norm_eps = config.positive("norm_eps", 1e-5)
     for key, value in (
         ("block_dim", dims.hidden_size),
         ("conv_dim", dims.hidden_size),
@@ -73,7 +73,7 @@ def lfm3(config: Config) -> Model:
         dims,
         types,
         taps=_taps(config, 7),
-        norm_eps=config.find("norm_eps", float) or 1e-5,
+        norm_eps=config.positive("norm_eps", 1e-5),
         ffn=config.size("intermediate_size"),
         ropes_by_type=found,
         names=("o_proj", "q_norm", "k_norm"),

@@ -26,10 +26,10 @@ def granite(config: Config) -> Model:
     return _plain(
         config,
         "granite",
-        attention_scale=config.find("attention_multiplier", float) or 1.0,
-        embedding_scale=config.find("embedding_multiplier", float) or 1.0,
-        residual_multiplier=config.find("residual_multiplier", float) or 1.0,
-        logits_scale=1.0 / (config.find("logits_scaling", float) or 1.0),
+        attention_scale=config.positive("attention_multiplier", 1.0),
+        embedding_scale=config.positive("embedding_multiplier", 1.0),
+        residual_multiplier=config.positive("residual_multiplier", 1.0),
+        logits_scale=1.0 / config.positive("logits_scaling", 1.0),
     )
 
 
@@ -56,7 +56,7 @@ def _plain(
         head_dim=dims.head_dim,
         vocab_size=dims.vocab_size,
         context_length=dims.context_length,
-        norm_eps=config.find("rms_norm_eps", float) or 1e-6,
+        norm_eps=config.positive("rms_norm_eps", 1e-6),
         attention={"full": Attention(window=None, scale=attention_scale or dims.head_dim**-0.5, rope=rope)},
         layers=[llama_layer(layer) for layer in range(dims.num_layers)],
         embedding="model.embed_tokens.weight",

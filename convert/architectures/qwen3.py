@@ -55,7 +55,7 @@ def _qwen3(config: Config, architecture: str, scaled: Sequence[str]) -> Model:
         head_dim=dims.head_dim,
         vocab_size=dims.vocab_size,
         context_length=dims.context_length,
-        norm_eps=config.find("rms_norm_eps", float) or 1e-6,
+        norm_eps=config.positive("rms_norm_eps", 1e-6),
         attention=attentions(types, found, dims.head_dim**-0.5, window, config),
         layers=[
             llama_layer(index, type=kind, q_norm=prefix.format(index, "q"), k_norm=prefix.format(index, "k"))

@@ -200,7 +200,7 @@ def test_keys_that_are_missing_or_not_understood_are_refused_by_name(
     [
         ("llama.context_length", 2**32 - 1, "context_length is 4294967295, but must be from 1 to"),
         ("llama.rope.freq_base", 0.5, "theta is 0.5, but must be from 1 to"),
-        ("llama.attention.layer_norm_rms_epsilon", -1.0, "norm_eps is -1.0, but must be from"),
+        ("llama.attention.layer_norm_rms_epsilon", 1e-20, "norm_eps is 1e-20, but must be from"),
     ],
 )
 def test_numbers_that_the_engine_cannot_take_are_refused_at_once(
@@ -212,6 +212,22 @@ def test_numbers_that_the_engine_cannot_take_are_refused_at_once(
         convert_gguf(tmp_path / "f.gguf", tmp_path / "f", progress=lambda done, what: seen.append(what))
     assert "Remove the folder" not in str(refused.value)  # there is none
     assert seen == ["reading f.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("llama.attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+        ("llama.rope.freq_base", "rope_parameters: rope_theta"),
+    ],
+)
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_0_stands_for_no_other_number(key: str, name: str, value: float, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "f.gguf", keys={key: value})
+    with pytest.raises(
+        ConvertError, match=rf"the metadata of f\.gguf: {name} is {value}, but must be above 0"
+    ):
+        convert_gguf(tmp_path / "f.gguf", tmp_path / "f")
 
 
 @pytest.mark.parametrize("eos", [None, 100_000])
