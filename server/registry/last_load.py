@@ -27,9 +27,16 @@ class LastLoad(msgspec.Struct, frozen=True):
 
 
 def keep_last_load(entry: Entry, models_dir: Path, info: ModelInfo) -> None:
-    """Write down what a load has told. Raises OSError."""
+    """Write down what a load has told. Raises OSError.
+
+    Nothing of a model that was removed meanwhile: a directory made anew would be in the way of a pull.
+    """
     directory = entry.directory(models_dir)
-    directory.mkdir(parents=True, exist_ok=True)
+    if entry.path(models_dir).is_relative_to(directory):
+        if not directory.is_dir():
+            return
+    else:
+        directory.mkdir(parents=True, exist_ok=True)
     kept = LastLoad(runtime=info.runtime, warnings=info.warnings, details=info.details)
     with tempfile.NamedTemporaryFile(dir=directory, prefix=_file(entry), delete=False) as file:
         try:

@@ -34,3 +34,10 @@ def test_a_file_that_is_something_else_counts_as_none(tmp_path: Path, content: s
     (tmp_path / "example").mkdir()
     (tmp_path / "example" / LAST_LOAD_FILE).write_text(content)
     assert read_last_load(ENTRY, tmp_path) is None
+
+
+@pytest.mark.parametrize("folder", [".", "../other"])
+def test_what_was_removed_during_its_load_stays_away(folder: str, tmp_path: Path) -> None:
+    """An empty directory of that name would be refused by a pull of a package."""
+    keep_last_load(example_entry(folder=folder), tmp_path, INFO)
+    assert list(tmp_path.iterdir()) == []
