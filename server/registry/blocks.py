@@ -71,7 +71,12 @@ def relative_or_absolute(value: str) -> str:
 
 def _folder(value: str) -> str:
     """Check a path as above, or one that means the folder of another entry: ../ID."""
-    return value if shared_with(value) is not None else relative_or_absolute(value)
+    if shared_with(value) is not None:
+        return value
+    try:
+        return relative_or_absolute(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; ../ID is the folder of another entry") from None
 
 
 def shared_with(folder: str) -> str | None:
