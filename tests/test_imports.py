@@ -20,13 +20,13 @@ SERVER_MAY = tuple(
 ALLOWED: dict[str, tuple[str, ...]] = {
     "server": SERVER_MAY,
     "backends": (),
-    # beyond the description: what it takes to run the folder that was written, to measure its values
+    # beyond the description and its limits: what it takes to run the folder that was written, to measure its values
     "convert": (
         "backends.base",
         "backends.files",
         *(
             f"backends.hybrid.{name}"
-            for name in ("buffers", "executor", "folder", "forward", "meta", "program")
+            for name in ("buffers", "executor", "folder", "forward", "meta", "program", "ranges")
         ),
     ),
 }
