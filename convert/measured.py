@@ -18,7 +18,8 @@ from convert.measure import largest_hidden, residual_scale_for
 from convert.model import Model
 from convert.writer import Papers, QuantizedVariant, write_folder, write_meta
 
-_WRITING = 0.9  # share of the work
+# Shares of the work: writing, measuring, and writing once more where the stream has to be divided.
+_WRITTEN, _MEASURED, _REWRITTEN = 0.45, 0.5, 0.99
 # Read by the model once, to see how large its values become: several scripts, code, numbers.
 _TEXT = (
     "The capital of France is Paris. 玉山是台灣最高的山，海拔3952公尺。 서울은 대한민국의 수도이다. def "
@@ -46,19 +47,25 @@ def write_measured(
     quantized: a second variant to write. Raises ConvertError, OSError.
     """
 
-    def report(done: float | None, what: str) -> None:
-        papers.progress(None if done is None else _WRITING * done, what)
-
-    writing = dataclasses.replace(papers, progress=report)
-    meta = write_folder(folder, model, weights, writing, quantized=quantized)
-    papers.progress(_WRITING, "measuring")
+    first, again = _within(papers, 0.0, _WRITTEN), _within(papers, _MEASURED, _REWRITTEN)
+    meta = write_folder(folder, model, weights, first, quantized=quantized)
+    papers.progress(_WRITTEN, "measuring")
     seen = largest_hidden(folder, _tokens(tokenizer, bos, model, papers.lengths[-1]))
     scale = residual_scale_for(max(seen))
     if scale != 1:
         _empty(folder)
-        meta = write_folder(folder, model, weights, writing, residual_scale=scale, quantized=quantized)
+        meta = write_folder(folder, model, weights, again, residual_scale=scale, quantized=quantized)
     write_meta(folder, _with_largest(meta, [value / scale for value in seen]))
     papers.progress(1.0, "written")
+
+
+def _within(papers: Papers, start: float, end: float) -> Papers:
+    """Return the papers with progress that counts from `start` to `end` of the whole, and never goes back."""
+
+    def report(done: float | None, what: str) -> None:
+        papers.progress(None if done is None else start + (end - start) * done, what)
+
+    return dataclasses.replace(papers, progress=report)
 
 
 def _tokens(tokenizer: Tokenizer, bos: int | None, model: Model, most: int) -> list[int]:

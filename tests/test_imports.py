@@ -20,7 +20,7 @@ SERVER_MAY = tuple(
 ALLOWED: dict[str, tuple[str, ...]] = {
     "server": SERVER_MAY,
     "backends": (),
-    # beyond the description and its limits: what it takes to run the folder that was written, to measure it
+    # beyond description and limits: what it takes to run the folder that was written, to measure its values
     "convert": (
         "backends.base",
         "backends.files",

@@ -22,17 +22,20 @@ router = APIRouter()
 async def list_models(request: Request) -> dict[str, Any]:
     """List the models that can be asked now."""
     state = state_of(request)
-    return {"object": "list", "data": [_model(state, entry) for entry in state.registry.installed()]}
+    default = state.generations.known(None)
+    entries = state.registry.installed()
+    return {"object": "list", "data": [_model(state, entry, default) for entry in entries]}
 
 
 @router.get("/v1/models/{name:path}", summary="One model", responses=ERRORS)
 async def get_model(name: str, request: Request) -> dict[str, Any]:
     """Describe one installed model, by id or alias."""
     state = state_of(request)
-    return _model(state, state.generations.installed(name))
+    return _model(state, state.generations.installed(name), state.generations.known(None))
 
 
-def _model(state: AppState, entry: Entry) -> dict[str, Any]:
+def _model(state: AppState, entry: Entry, default: str | None) -> dict[str, Any]:
+    """Describe an entry. default: the id that a request without a model means."""
     status = state.dispatcher.status_of(entry)
     info = status.info
     warnings = list(status.warnings)
@@ -61,6 +64,7 @@ def _model(state: AppState, entry: Entry) -> dict[str, Any]:
         "created": _changed(entry.path(state.settings.models_dir)),
         "owned_by": _owner(entry),
         "aliases": list(entry.aliases),
+        "default": entry.id == default,
         "context_length": info.context_length if info is not None else entry.context_length,
         "max_tokens": entry.max_tokens,
         "capabilities": list(entry.available(state.settings.models_dir)),

@@ -5,6 +5,7 @@ Must stay quick to import: typer and rich only. `rkserve --version` is run by sc
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, cast
 
@@ -82,6 +83,8 @@ def _options(
 
 def main() -> None:
     """Run the command line and exit: 0, 1 for an error, 2 for wrong usage, 128 + N for a signal N."""
+    # Conversions run onnxruntime in this process, which reports to its maker unless it is told not to.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     open_standard_streams()
     code = _run()
     if not output_ended():

@@ -56,11 +56,14 @@ class Took:
 class Client:
     """A connection to a server. Close it by leaving its `with` block."""
 
-    def __init__(self, http: httpx2.Client, url: str, models: Mapping[str, Sequence[str]]) -> None:
-        """models: the ids of the server's models, each with its further names."""
+    def __init__(
+        self, http: httpx2.Client, url: str, models: Mapping[str, Sequence[str]], default: str | None = None
+    ) -> None:
+        """models: the ids of the server's models, each with its further names. default: its own, by id."""
         self._http = http
         self._url = url
         self._models = list(models)
+        self._default = default
         self._ids = {name: model for model, names in models.items() for name in names}
         self._ids |= {model: model for model in models}
 
@@ -73,12 +76,14 @@ class Client:
         self._http.close()
 
     def choose_model(self, default: str | None) -> str:
-        """Return the default's id if the server has it, else that of the only one it has.
+        """Return the default's id if the server has it, else the server's own default, else its only model.
 
         default: an id or an alias. Raises CommandError.
         """
         if default is not None and default in self._ids:
             return self._ids[default]
+        if self._default is not None:
+            return self._default
         if len(self._models) == 1:
             return self._models[0]
         if not self._models:
@@ -138,18 +143,17 @@ def connect(url: str, key: str | None) -> Client | None:
             raise KeyWanted(f"the server at {url} {wants}: set {API_KEY_VARIABLE}, or --key KEY")
         if response.status_code != 200:
             raise CommandError(f"the server at {url} says: {_error_message(response)}")
-        # Aliases are an addition of ours; other servers do not send them.
-        models = {
-            str(model["id"]): [str(alias) for alias in model.get("aliases") or ()]
-            for model in response.json()["data"]
-        }
+        # Aliases and the default are additions of ours; other servers do not send them.
+        listed = response.json()["data"]
+        models = {str(model["id"]): [str(alias) for alias in model.get("aliases") or ()] for model in listed}
+        default = next((str(model["id"]) for model in listed if model.get("default") is True), None)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         http.close()
         raise CommandError(f"what listens at {url} is no server of the OpenAI API") from error
     except CommandError:
         http.close()
         raise
-    return Client(http, url, models)
+    return Client(http, url, models, default)
 
 
 def _error_message(response: httpx2.Response) -> str:

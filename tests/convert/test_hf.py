@@ -136,6 +136,21 @@ def test_the_stream_of_a_model_that_is_too_large_for_float16_is_divided(
     assert read_meta(folders("gemma3")).residual_scale == 1.0
 
 
+def test_progress_does_not_go_back_where_the_folder_is_written_twice(tmp_path: Path) -> None:
+    reports: list[tuple[float, str]] = []
+    checkpoint = write_checkpoint(tmp_path / "gemma3_large", models()["gemma3_large"])
+
+    def report(done: float | None, what: str) -> None:
+        if done is not None:
+            reports.append((done, what))
+
+    convert_hf(checkpoint, tmp_path / "folder", lengths=(1, 8), progress=report)
+    shares = [done for done, _ in reports]
+    assert shares == sorted(shares) and shares[0] == 0.0
+    assert shares.count(1.0) == 1 and shares[-1] == 1.0  # "written" is said once
+    assert [what for _, what in reports].count("embedding") == 2
+
+
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
 

@@ -26,6 +26,7 @@ async def test_installed_models_are_listed_with_what_is_known(served: Served) ->
         "object": "model",
         "owned_by": "local",
         "aliases": ["small/one"],
+        "default": False,
         "context_length": 512,
         "max_tokens": 512,
         "capabilities": ["chat"],
@@ -108,6 +109,9 @@ async def test_a_default_model_answers_for_no_name(tmp_path: Path) -> None:
             response = await served.chat(model=model)
             assert response.status_code == 200
             assert response.json()["model"] == "tiny"
+        listed = (await served.client.get("/v1/models")).json()["data"]
+        assert [model["id"] for model in listed if model["default"]] == ["tiny"]
+        assert (await served.client.get("/v1/models/small/one")).json()["default"] is True
 
 
 async def test_the_openapi_document_is_whole_and_tells_the_bodies(served: Served) -> None:

@@ -19,6 +19,7 @@ class Script:
 
     models: Sequence[str] = ("only",)
     aliases: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    default: str | None = None
     lines: Sequence[str] = ()
     status: int = 200
     body: dict[str, Any] = field(default_factory=dict)
@@ -31,7 +32,8 @@ class Script:
 
 
 def _model(script: Script, name: str) -> dict[str, Any]:
-    return {"id": name} | ({"aliases": script.aliases[name]} if name in script.aliases else {})
+    aliases = {"aliases": script.aliases[name]} if name in script.aliases else {}
+    return {"id": name} | aliases | ({} if script.default is None else {"default": name == script.default})
 
 
 def delta(**fields: str) -> str:

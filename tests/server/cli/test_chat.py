@@ -106,6 +106,14 @@ def test_the_default_model_of_the_settings_may_be_an_alias(default: str, tmp_pat
     assert server.requests[0]["model"] == "b"
 
 
+def test_the_default_of_the_server_is_taken_unless_the_settings_name_another(tmp_path: Path) -> None:
+    with openai_server(Script(models=("a", "b", "c"), default="b", lines=ANSWER)) as server:
+        rkserve("chat", "--url", server.url, home=tmp_path, stdin="?")
+        rkserve("chat", "--url", server.url, home=tmp_path, stdin="?", RKSERVE_DEFAULT_MODEL="c")
+        rkserve("chat", "--url", server.url, home=tmp_path, stdin="?", RKSERVE_DEFAULT_MODEL="elsewhere")
+    assert [request["model"] for request in server.requests] == ["b", "c", "b"]
+
+
 def test_in_a_terminal_the_key_is_asked_for_and_not_shown(tmp_path: Path) -> None:
     with openai_server(Script(asks_for_key=True, lines=ANSWER)) as server:
         terminal = Terminal(tmp_path, "--url", server.url)

@@ -44,6 +44,17 @@ def test_a_signal_ends_a_conversion_which_leaves_nothing(number: signal.Signals,
     assert [path.name for path in tmp_path.iterdir()] == ["deep.gguf"]
 
 
+def test_onnxruntime_reports_nothing_while_a_file_is_converted(tmp_path: Path) -> None:
+    """It keeps what it would send to its maker, and a number for this machine, in ~/.cache."""
+    write_gguf(tmp_path / "little.gguf")
+    own = environment(tmp_path, HOME=str(tmp_path))
+    del own["ORT_DISABLE_TELEMETRY"]  # the tests' own
+    own.pop("XDG_CACHE_HOME", None)
+    command = [*COMMAND, "convert", "gguf", "little.gguf", "--out", "little"]
+    subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, check=True, timeout=90)
+    assert not (tmp_path / ".cache" / "Microsoft").exists()
+
+
 @pytest.mark.parametrize("has_file", [False, True], ids=["a new models.yaml", "added to one"])
 def test_the_printed_entry_is_served_as_it_stands(has_file: bool, tmp_path: Path) -> None:
     write_gguf(tmp_path / "little.gguf")
