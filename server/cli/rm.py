@@ -36,6 +36,11 @@ def rm(
     settings = settings_for({"models_file": models_file, "models_dir": models_dir})
     registry = registry_for(settings)
     entry = entry_for(registry, model)
+    if entry.shares_with is not None:
+        raise CommandError(
+            f"{entry.id} has no files of its own, but those of {entry.shares_with}: rkserve rm "
+            f"{entry.shares_with} removes both"
+        )
     directory = entry.directory(settings.models_dir)
     elsewhere = _elsewhere(entry, settings.models_dir)
     if not os.path.lexists(directory):

@@ -58,20 +58,20 @@ def test_on_a_terminal_it_asks(typed: bytes, code: int, home: Path) -> None:
     assert (models_dir(home) / "mine").exists() == (code != 0)
 
 
-def test_who_else_has_files_there_is_said(home: Path) -> None:
-    for variant in ("little", "little-fp32"):
-        (models_dir(home) / "little").mkdir()
-        (models_dir(home) / "little" / "meta2.json").touch()
-        config = home / "config" / "rkserve" / "models.yaml"
-        rest = "template: chatml, context_length: 64, memory_mb: 1, license: {id: MIT}}\n"
-        config.write_text(
-            f"version: 1\nmodels:\n  little: {{backend: hybrid, folder: ., {rest}"
-            f"  little-fp32: {{backend: hybrid, folder: ../little, {rest}"
-        )
-        done = rkserve("rm", variant, "--yes", home=home)
-        other = {"little": "little-fp32", "little-fp32": "little"}[variant]
-        assert f"{other} has its files there, too, and goes with it" in done.stderr
-        assert done.returncode == 0 and not (models_dir(home) / "little").exists()
+def test_a_folder_of_two_entries_is_removed_by_its_owner_only(home: Path) -> None:
+    (models_dir(home) / "little").mkdir()
+    (models_dir(home) / "little" / "meta2.json").touch()
+    rest = "template: chatml, context_length: 64, memory_mb: 1, license: {id: MIT}}\n"
+    (home / "config" / "rkserve" / "models.yaml").write_text(
+        f"version: 1\nmodels:\n  little: {{backend: hybrid, folder: ., {rest}"
+        f"  little-fp32: {{backend: hybrid, folder: ../little, {rest}"
+    )
+    done = rkserve("rm", "little-fp32", "--yes", home=home)
+    assert done.returncode == 1 and "those of little: rkserve rm little removes both" in done.stderr
+    assert (models_dir(home) / "little" / "meta2.json").exists()
+    done = rkserve("rm", "little", "--yes", home=home)
+    assert "little-fp32 has its files there, too, and goes with it" in done.stderr
+    assert done.returncode == 0 and not (models_dir(home) / "little").exists()
 
 
 def test_what_lies_elsewhere_stays(home: Path) -> None:
