@@ -27,7 +27,13 @@ SMOKE = (
 )
 # zig brings no address sanitizer for aarch64, and such a program does not run under emulation.
 NOT_THERE = ("tests/standin/test_rkllm_life.py::test_from_c_under_the_sanitizers",)
-SUITES = ("tests/backends/rkllm", "tests/standin", "tests/rkllm", "tests/backends/rknn", "tests/quantized")
+SUITES = (
+    "tests/backends/rkllm",
+    "tests/standin",
+    "tests/rkllm",
+    "tests/backends/rknn",
+    "tests/quantized/test_weights.py",
+)
 
 
 @pytest.fixture(scope="module")
