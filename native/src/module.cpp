@@ -1,8 +1,6 @@
 // The Python module: checks the buffers it is given (type, shape, strides, bounds), lets go of the interpreter's
 // lock and calls the kernels. Limited API of Python 3.11, so that one build serves all later versions.
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030b0000
-#include <Python.h>
+#include "view.h"
 
 #include <algorithm>
 #include <memory>
@@ -11,67 +9,18 @@
 #include <vector>
 
 #include "attention.h"
+#include "held_segment.h"
 #include "processor.h"
 #include "rows.h"
-#include "segment.h"
 #include "vocabulary.h"
 
 namespace {
 
+using rkk::HeldSegment;
+using rkk::View;
+
 constexpr const char* kSegment = "rkserve_kernels.Segment";
 constexpr const char* kThreads = "rkserve_kernels.Threads";
-
-// A buffer of an array, given back at the end of its life.
-class View {
- public:
-  View() = default;
-  View(const View&) = delete;
-  View& operator=(const View&) = delete;
-  ~View() {
-    if (held_) PyBuffer_Release(&buffer_);
-  }
-
-  // Take the buffer of an object. formats: the element types allowed, one letter each. Sets an error otherwise.
-  bool take(PyObject* object, const char* name, const char* formats, int dimensions, bool writable,
-            bool contiguous) {
-    const int flags = PyBUF_FORMAT | PyBUF_STRIDES | (writable ? PyBUF_WRITABLE : 0);
-    if (PyObject_GetBuffer(object, &buffer_, flags) != 0) return false;
-    held_ = true;
-    const std::string format = buffer_.format == nullptr ? "B" : buffer_.format;
-    if (format.size() != 1 || std::string(formats).find(format) == std::string::npos) {
-      PyErr_Format(PyExc_TypeError, "%s holds elements of type %s, not one of %s", name, format.c_str(), formats);
-      return false;
-    }
-    if (dimensions != 0 && buffer_.ndim != dimensions) {
-      PyErr_Format(PyExc_ValueError, "%s has %d axes, not %d", name, buffer_.ndim, dimensions);
-      return false;
-    }
-    for (int axis = 0; axis < buffer_.ndim; ++axis)
-      if (buffer_.shape[axis] > INT32_MAX || buffer_.strides[axis] < 0) {
-        PyErr_Format(PyExc_ValueError, "%s is too large or runs backwards", name);
-        return false;
-      }
-    if (contiguous && !PyBuffer_IsContiguous(&buffer_, 'C')) {
-      PyErr_Format(PyExc_ValueError, "%s is not contiguous", name);
-      return false;
-    }
-    return true;
-  }
-
-  char format() const { return buffer_.format == nullptr ? 'B' : buffer_.format[0]; }
-  int axes() const { return buffer_.ndim; }
-  int size(int axis) const { return static_cast<int>(buffer_.shape[axis]); }
-  Py_ssize_t stride(int axis) const { return buffer_.strides[axis] / buffer_.itemsize; }
-  Py_ssize_t count() const { return buffer_.len / buffer_.itemsize; }
-  template <typename T>
-  T* data() const {
-    return static_cast<T*>(buffer_.buf);
-  }
-
- private:
-  Py_buffer buffer_{};
-  bool held_ = false;
-};
 
 PyObject* refuse(const char* why) {
   PyErr_SetString(PyExc_ValueError, why);
@@ -258,106 +207,6 @@ PyObject* find_largest(PyObject*, PyObject* args) {
       rkk::find_largest(values.data<double>(), values.count(), indices.count(), indices.data<int64_t>());
   });
 }
-
-// A segment with what it works on: its arrays stay held, and the threads, until it is gone.
-struct HeldSegment {
-  PyObject* threads_capsule = nullptr;
-  rkk::Threads* threads = nullptr;
-  std::vector<std::unique_ptr<View>> views;
-  std::unique_ptr<rkk::Segment> segment;
-  ~HeldSegment() { Py_XDECREF(threads_capsule); }
-
-  // A vector of floats, of any size if `size` is 0. Null, with an error set, for anything else.
-  float* vector(PyObject* object, const char* name, bool writable, Py_ssize_t size, Py_ssize_t* found = nullptr) {
-    View* view = take(object, name, "f", writable);
-    if (view == nullptr) return nullptr;
-    if (view->count() < 1 || (size != 0 && view->count() != size)) {
-      PyErr_Format(PyExc_ValueError, "%s has %zd values, not %zd", name, view->count(), size);
-      return nullptr;
-    }
-    if (found != nullptr) *found = view->count();
-    return view->data<float>();
-  }
-
-  View* take(PyObject* object, const char* name, const char* formats, bool writable) {
-    views.push_back(std::make_unique<View>());
-    return views.back()->take(object, name, formats, 0, writable, true) ? views.back().get() : nullptr;
-  }
-
-  // Read one step. false, with an error set, for one that does not fit.
-  bool read(PyObject* tuple, rkk::Step& step) {
-    const char* name;
-    PyObject *x, *a, *b, *c, *d;
-    if (!PyTuple_Check(tuple)) return PyErr_SetString(PyExc_TypeError, "a step must be a tuple"), false;
-    PyObject* first = PyTuple_GetItem(tuple, 0);
-    Py_ssize_t length = 0;
-    if (first == nullptr || (name = PyUnicode_AsUTF8AndSize(first, &length)) == nullptr) return false;
-    const std::string what = name;
-    step = {};
-    Py_ssize_t size = 0;
-    if (what == "product") {
-      int bits;
-      if (!PyArg_ParseTuple(tuple, "sOiOOOO", &name, &x, &bits, &a, &b, &c, &d)) return false;
-      step.what = rkk::Operator::kProduct;
-      return (step.x = vector(x, "x", false, 0, &size)) != nullptr && matrix(step, size, bits, a, b, c, d);
-    }
-    if (what == "norm") {
-      if (!PyArg_ParseTuple(tuple, "sOOfO", &name, &x, &a, &step.eps, &b)) return false;
-      step.what = rkk::Operator::kNorm;
-      if ((step.x = vector(x, "x", false, 0, &size)) == nullptr) return false;
-      if ((step.y = vector(a, "weight", false, size)) == nullptr) return false;
-      step.out = vector(b, "out", true, size);
-    } else if (what == "conv") {
-      if (!PyArg_ParseTuple(tuple, "sOOOO", &name, &a, &x, &b, &c)) return false;
-      step.what = rkk::Operator::kConv;
-      Py_ssize_t taps = 0;
-      if ((step.x = vector(x, "x", false, 0, &size)) == nullptr) return false;
-      if ((step.kernel = vector(b, "kernel", false, 0, &taps)) == nullptr) return false;
-      if (taps % size != 0) return PyErr_SetString(PyExc_ValueError, "a kernel that does not fit"), false;
-      step.taps = static_cast<int>(taps / size);
-      if (step.taps > 1 && (step.y = vector(a, "state", false, taps - size)) == nullptr) return false;
-      step.out = vector(c, "out", true, size);
-    } else if (what == "add" || what == "multiply") {
-      if (!PyArg_ParseTuple(tuple, "sOOO", &name, &x, &a, &b)) return false;
-      step.what = what == "add" ? rkk::Operator::kAdd : rkk::Operator::kMultiply;
-      if ((step.x = vector(x, "x", false, 0, &size)) == nullptr) return false;
-      if ((step.y = vector(a, "y", false, size)) == nullptr) return false;
-      step.out = vector(b, "out", true, size);
-    } else if (what == "silu" || what == "gelu") {
-      if (!PyArg_ParseTuple(tuple, "sOO", &name, &x, &a)) return false;
-      step.what = what == "silu" ? rkk::Operator::kSilu : rkk::Operator::kGelu;
-      if ((step.x = vector(x, "x", false, 0, &size)) == nullptr) return false;
-      step.out = vector(a, "out", true, size);
-    } else {
-      return PyErr_Format(PyExc_ValueError, "there is no step %s", name), false;
-    }
-    step.size = static_cast<int>(size);
-    return step.out != nullptr;
-  }
-
-  // A product may not give what it reads: its rows are computed at once, by several threads.
-  bool matrix(rkk::Step& step, Py_ssize_t size, int bits, PyObject* values, PyObject* scales, PyObject* offsets,
-              PyObject* out) {
-    Py_ssize_t outputs = 0;
-    if ((step.out = vector(out, "out", true, 0, &outputs)) == nullptr) return false;
-    if (step.out < step.x + size && step.x < step.out + outputs)
-      return PyErr_SetString(PyExc_ValueError, "a product that writes what it reads"), false;
-    step.size = static_cast<int>(size);
-    step.matrix = {bits, static_cast<int>(outputs), step.size, nullptr, nullptr, nullptr};
-    if (bits == 32) return (step.matrix.values = vector(values, "values", false, outputs * size)) != nullptr;
-    if ((bits != 4 && bits != 8) || size % rkk::kBlock != 0)
-      return PyErr_SetString(PyExc_ValueError, "a matrix must be of 4, 8 or 32 bits, and of whole blocks"), false;
-    const Py_ssize_t blocks = size / rkk::kBlock;
-    const View* bytes = take(values, "values", "B", false);
-    if (bytes == nullptr) return false;
-    if (bytes->count() != outputs * blocks * 4 * bits)
-      return PyErr_SetString(PyExc_ValueError, "values and sizes do not fit together"), false;
-    step.matrix.values = bytes->data<uint8_t>();
-    if ((step.matrix.scales = vector(scales, "scales", false, outputs * blocks)) == nullptr) return false;
-    if (offsets == Py_None) return true;
-    return (step.matrix.offsets = vector(offsets, "offsets", false, outputs * blocks)) != nullptr;
-  }
-};
 
 void end_segment(PyObject* capsule) {
   delete static_cast<HeldSegment*>(PyCapsule_GetPointer(capsule, kSegment));

@@ -19,9 +19,8 @@ from backends.hybrid.forward import Forward
 from backends.hybrid.kernels import Kernels
 from backends.hybrid.native_segments import NativeSegments, with_native_segments
 from backends.hybrid.ort import OrtExecutor
-from convert.gguf import convert_gguf
 from convert.quantized import Quantized
-from tests.convert.gguf_files import write_gguf
+from tests.quantized.little import little_folder, nothing
 from tests.quantized.matrices import KINDS, random_matrix
 
 TOLERANCE = 1e-5
@@ -256,15 +255,9 @@ native.run_segment(segment)
     assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
 
 
-def nothing(done: float, what: str) -> None:
-    pass
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("segments")
-    write_gguf(directory / "little.gguf")
-    return convert_gguf(directory / "little.gguf", directory / "little")
+    return little_folder(tmp_path_factory.mktemp("segments"))
 
 
 def test_a_model_answers_as_on_onnxruntime(native: Kernels, folder: Path) -> None:

@@ -20,18 +20,13 @@ from convert.entry import entry_yaml
 from convert.gguf import convert_gguf
 from convert.measure import largest_hidden
 from tests.convert.gguf_files import gguf_config, stored_name, write_gguf
+from tests.quantized.little import little_folder, nothing
 from tests.tiny import tiny_llama_weights
-
-
-def nothing(done: float, what: str) -> None:
-    pass
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("quantized")
-    write_gguf(directory / "little.gguf")
-    return convert_gguf(directory / "little.gguf", directory / "little")
+    return little_folder(tmp_path_factory.mktemp("quantized"))
 
 
 def test_both_variants_are_there_and_few_bits_are_the_default(folder: Path) -> None:
