@@ -25,14 +25,19 @@ def attend(
     scale: float,
     window: int,
     softcap: float,
+    lanes: int = ...,
 ) -> None:
     """Write the causal attention of q, (T, H, D) float32, into out of that shape.
 
     keys, values: (K, S, D), float32 or float16, of one type and one layout; rows contiguous, heads any
     distance apart. The queries stand at the last T of the S positions. scale: factor of q . k. window: how
     many of the latest keys a query sees, its own included, 0 for all. softcap: c in c * tanh(score / c),
-    0 for none. D must be a multiple of 8, at most 512. Computed in float32.
+    0 for none. D must be a multiple of 8, at most 512. lanes: of the widest vectors to use, by default all
+    that the processor has. Computed in float32.
     """
+
+def lanes() -> int:
+    """Return how many floats the widest vectors hold that this processor has: 4, 8 or 16."""
 
 class Segment: ...
 

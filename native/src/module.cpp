@@ -63,18 +63,20 @@ PyObject* threads(PyObject*, PyObject* args) {
 
 template <typename Element>
 rkk::Attention<Element> attention(const View& q, const View& keys, const View& values, const View& out,
-                                  int window, float scale, float softcap) {
+                                  int window, float scale, float softcap, int lanes) {
   return {q.data<float>(), keys.data<Element>(), values.data<Element>(), out.data<float>(),
           q.stride(0), keys.stride(0), q.size(0), q.size(1), keys.size(0), q.size(2), keys.size(1),
-          window, scale, softcap};
+          window, scale, softcap, lanes};
 }
 
 PyObject* attend(PyObject*, PyObject* args) {
   PyObject *capsule, *q_, *keys_, *values_, *out_;
   float scale, softcap;
-  int window;
-  if (!PyArg_ParseTuple(args, "OOOOOfif", &capsule, &q_, &keys_, &values_, &out_, &scale, &window, &softcap))
+  int window, lanes = rkk::processor_lanes();
+  const int widest = lanes;
+  if (!PyArg_ParseTuple(args, "OOOOOfif|i", &capsule, &q_, &keys_, &values_, &out_, &scale, &window, &softcap, &lanes))
     return nullptr;
+  if (lanes < 4 || lanes > widest) return refuse("this processor has no vectors of so many lanes");
   auto* pool = static_cast<rkk::Threads*>(PyCapsule_GetPointer(capsule, kThreads));
   View q, keys, values, out;
   if (pool == nullptr || !q.take(q_, "q", "f", 3, false, false) || !keys.take(keys_, "keys", "fe", 3, false, false) ||
@@ -96,10 +98,14 @@ PyObject* attend(PyObject*, PyObject* args) {
     return refuse("rows of keys must be contiguous and of q's head_dim");
   return without_lock([&] {
     if (keys.format() == 'f')
-      rkk::attend(attention<float>(q, keys, values, out, window, scale, softcap), *pool);
+      rkk::attend(attention<float>(q, keys, values, out, window, scale, softcap, lanes), *pool);
     else
-      rkk::attend(attention<rkk::Half>(q, keys, values, out, window, scale, softcap), *pool);
+      rkk::attend(attention<rkk::Half>(q, keys, values, out, window, scale, softcap, lanes), *pool);
   });
+}
+
+PyObject* lanes(PyObject*, PyObject*) {
+  return PyLong_FromLong(rkk::processor_lanes());
 }
 
 PyObject* rms_norm(PyObject*, PyObject* args) {
@@ -244,6 +250,7 @@ PyMethodDef kMethods[] = {
     {"run_segment", run_segment, METH_O, nullptr},
     {"threads", threads, METH_VARARGS, nullptr},
     {"attend", attend, METH_VARARGS, nullptr},
+    {"lanes", lanes, METH_NOARGS, nullptr},
     {"rms_norm", rms_norm, METH_VARARGS, nullptr},
     {"rotate", rotate, METH_VARARGS, nullptr},
     {"apply_gate", apply_gate, METH_VARARGS, nullptr},

@@ -1,30 +1,35 @@
-// Vectors of floats for the machine at hand: 8 lanes with AVX2, 4 with NEON. Compilers' vector types carry the
-// arithmetic; only what they lack (horizontal sums, half precision) is said in intrinsics.
+// Vectors of floats for what a file is compiled for: 16 lanes with AVX-512, 8 with AVX2, 4 with NEON. Compilers' vector
+// types carry the arithmetic; only what they lack (horizontal sums, half precision) is said in intrinsics.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include "half.h"
+
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+#include <immintrin.h>
+#define RKK_LANES 16
+#define RKK_VECTORS avx512
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include <immintrin.h>
 #define RKK_LANES 8
+#define RKK_VECTORS avx2
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #define RKK_LANES 4
+#define RKK_VECTORS neon
 #else
 #error "these kernels need AVX2 with FMA and F16C, or aarch64"
 #endif
 
+// Files compiled for different vectors become one library: what is inline here must not have one name in all.
 namespace rkk {
+inline namespace RKK_VECTORS {
 
 constexpr int kLanes = RKK_LANES;
 typedef float Floats __attribute__((vector_size(4 * RKK_LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * RKK_LANES)));
-
-// An element of the KV cache: float, or IEEE half kept as its bits.
-struct Half {
-  uint16_t bits;
-};
 
 inline Floats all(float value) {
   return value - Floats{};
@@ -40,8 +45,16 @@ inline void store(float* to, Floats value) {
   std::memcpy(to, &value, sizeof value);
 }
 
+#if RKK_LANES == 16
+inline __m256 halves_added(Floats value) {
+  return _mm256_add_ps(_mm512_castps512_ps256((__m512)value), _mm512_extractf32x8_ps((__m512)value, 1));
+}
+#endif
+
 inline float sum(Floats value) {
-#if RKK_LANES == 8
+#if RKK_LANES == 16
+  return _mm512_reduce_add_ps((__m512)value);
+#elif RKK_LANES == 8
   __m128 half = _mm_add_ps(_mm256_castps256_ps128((__m256)value), _mm256_extractf128_ps((__m256)value, 1));
   half = _mm_add_ps(half, _mm_movehl_ps(half, half));
   return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
@@ -52,7 +65,11 @@ inline float sum(Floats value) {
 
 // Write the sums of four vectors to four floats: with fewer steps than four times `sum`.
 inline void sum_each(Floats a, Floats b, Floats c, Floats d, float* to) {
-#if RKK_LANES == 8
+#if RKK_LANES == 16
+  const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(halves_added(a), halves_added(b)),
+                                      _mm256_hadd_ps(halves_added(c), halves_added(d)));
+  _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+#elif RKK_LANES == 8
   const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps((__m256)a, (__m256)b), _mm256_hadd_ps((__m256)c, (__m256)d));
   _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
 #else
@@ -61,7 +78,9 @@ inline void sum_each(Floats a, Floats b, Floats c, Floats d, float* to) {
 }
 
 inline Floats load(const Half* from) {
-#if RKK_LANES == 8
+#if RKK_LANES == 16
+  return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#elif RKK_LANES == 8
   return (Floats)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 #else
   return (Floats)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&from->bits)));
@@ -70,7 +89,10 @@ inline Floats load(const Half* from) {
 
 // Rounds to nearest, ties to even; what is beyond the range of a half becomes infinity, as in IEEE 754.
 inline void store(Half* to, Floats value) {
-#if RKK_LANES == 8
+#if RKK_LANES == 16
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm512_cvtps_ph((__m512)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif RKK_LANES == 8
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
                    _mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 #else
@@ -86,10 +108,12 @@ inline Floats larger(Floats a, Floats b) {
   return select(a > b, a, b);
 }
 
-// A vector as rows of four lanes, two with AVX2 and one with NEON: the largest, or the sum, of each column of them, in
-// every row.
+// A vector as rows of four lanes: the largest, or the sum, of each column of them, in every row.
 inline Floats largest_of_rows(Floats value) {
-#if RKK_LANES == 8
+#if RKK_LANES == 16
+  value = larger(value, (Floats)_mm512_shuffle_f32x4((__m512)value, (__m512)value, 0b01001110));
+  return larger(value, (Floats)_mm512_shuffle_f32x4((__m512)value, (__m512)value, 0b10110001));
+#elif RKK_LANES == 8
   return larger(value, (Floats)_mm256_permute2f128_ps((__m256)value, (__m256)value, 1));
 #else
   return value;
@@ -97,7 +121,10 @@ inline Floats largest_of_rows(Floats value) {
 }
 
 inline Floats sum_of_rows(Floats value) {
-#if RKK_LANES == 8
+#if RKK_LANES == 16
+  value += (Floats)_mm512_shuffle_f32x4((__m512)value, (__m512)value, 0b01001110);
+  return value + (Floats)_mm512_shuffle_f32x4((__m512)value, (__m512)value, 0b10110001);
+#elif RKK_LANES == 8
   return value + (Floats)_mm256_permute2f128_ps((__m256)value, (__m256)value, 1);
 #else
   return value;
@@ -142,4 +169,5 @@ inline Floats sigmoid(Floats x) {
   return select(x < Floats{}, e / (one + e), one / (one + e));
 }
 
+}  // namespace RKK_VECTORS
 }  // namespace rkk

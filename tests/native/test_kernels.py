@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import platform
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,6 +84,57 @@ def test_attention(
     attention = native.attention(scale, window, cap, head_dim)
     attention.attend(q, keys[:, :length], values[:, :length], out)
     np.testing.assert_allclose(out, expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "window", "cap"),
+    [(16, 4, 128, 256, None), (9, 3, 64, None, None), (7, 1, 80, 100, 2.0), (5, 5, 16, None, 3.0)],
+)
+def test_vectors_of_any_width_that_the_processor_has(
+    native: Kernels,
+    dtype: type,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    window: int | None,
+    cap: float | None,
+) -> None:
+    kernels = importlib.import_module("rkserve_kernels")
+    widest = kernels.lanes()
+    rng = np.random.default_rng(head_dim)
+    q = rng.normal(size=(1, heads, head_dim)).astype(np.float32)
+    keys, values = rng.normal(size=(2, kv_heads, 523, head_dim)).astype(dtype)
+    expected = exact_attention(q, keys, values, 0.3, window, cap)
+    threads = kernels.threads(2)
+    for lanes in (width for width in (4, 8, 16) if width <= widest):
+        out = np.full_like(q, np.nan)
+        kernels.attend(threads, q, keys, values, out, 0.3, window or 0, cap or 0.0, lanes)
+        np.testing.assert_allclose(out, expected, atol=TOLERANCE)
+    for lanes in (0, 2 * widest):
+        with pytest.raises(ValueError, match="lanes"):
+            kernels.attend(threads, q, keys, values, out, 0.3, 0, 0.0, lanes)
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="asks Linux for the processor's features")
+def test_the_widest_vectors_are_used(native: Kernels) -> None:
+    text = Path("/proc/cpuinfo").read_text()
+    features = set(next((line for line in text.splitlines() if line.startswith("flags")), "").split())
+    wide = {"avx512f", "avx512dq"} <= features
+    expected = 4 if platform.machine() == "aarch64" else 16 if wide else 8
+    assert importlib.import_module("rkserve_kernels").lanes() == expected
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="one width of vectors only")
+def test_nothing_of_the_wide_loops_stands_in_for_other_code(site: str) -> None:
+    """A function of one name in several files is kept once: it must not be the one that needs AVX-512."""
+    made = Path(site, "rkserve_kernels", "decode_wide.o")
+    if not made.exists() or shutil.which("nm") is None:
+        pytest.skip("the kernels were made elsewhere, or there is no nm")
+    listed = subprocess.run(["nm", "-C", "--defined-only", made], capture_output=True, text=True, check=True)
+    shared = [line for line in listed.stdout.splitlines() if line.split(maxsplit=2)[1] in "TWVu"]
+    assert shared
+    assert all("rkk::attend_keys<16," in line for line in shared), shared
 
 
 def test_scores_of_any_size_do_not_overflow(native: Kernels) -> None:

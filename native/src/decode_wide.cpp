@@ -1,0 +1,4 @@
+// The same for wider vectors, which only some processors have; compiled with AVX-512.
+#if defined(__x86_64__)
+#include "decode_loops.h"
+#endif
