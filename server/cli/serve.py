@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -102,6 +104,13 @@ def _run(settings: Settings, registry: Registry) -> None:
     run(settings)
 
 
+def _begin_anew() -> None:
+    """Start this command again, as the same process: what converting took of memory is given back."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def _check_names(settings: Settings, registry: Registry) -> None:
     names = {"preload": settings.preload, "default_model": (settings.default_model,)}
     for setting, wanted in names.items():
@@ -123,6 +132,8 @@ def _with_demo(settings: Settings, registry: Registry) -> Settings:
         if npu_present(settings.sysroot):
             return settings
         pull_entry(demo, settings)
+        if demo.installed(settings.models_dir):
+            _begin_anew()
     if registry.only() is not demo:
         return settings
     return settings.model_copy(

