@@ -14,9 +14,11 @@ namespace {
 // What comes next is fetched ahead, in the order of memory, which the processor does not find out by itself where rows
 // are read side by side: keys while keys are read and values while values are, so that memory never rests. What is
 // beyond the end of memory is not fetched, and does no harm.
-constexpr int kKeys = 16;     // keys in a block: values are read by columns, which must not be long
-constexpr int kAhead = 3072;  // bytes from the keys read to the keys fetched; 4096 would meet in the same lines
-constexpr int kLine = 64;     // bytes of a line of the processor's caches
+constexpr int kKeys = 16;        // keys in a block: values are read by columns, which must not be long
+constexpr int kAhead = 6656;     // bytes from the keys read to the keys fetched; 8192 would meet in the same lines
+constexpr int kBlocksAhead = 2;  // from the values read to the values fetched
+constexpr int kSecondCache = 2;  // where they are fetched to: the first is small
+constexpr int kLine = 64;        // bytes of a line of the processor's caches
 constexpr bool kManyRegisters = kLanes != 8;  // 32, not 16
 
 // Scores, or weights, of one key for the queries that read it together.
@@ -30,7 +32,7 @@ void few_products(const float* q, const Element* keys, int head_dim, Row* scores
   Floats sums[Queries][Keys] = {};
   for (int d = 0, read = 0; d < head_dim; d += kLanes, read += kStep) {
     if (read % kLine == 0)
-      for (int line = read; line < read + kStep; line += kLine) __builtin_prefetch(ahead + line);
+      for (int line = read; line < read + kStep; line += kLine) __builtin_prefetch(ahead + line, 0, kSecondCache);
     Floats right[Keys];
     for (int j = 0; j < Keys; ++j) right[j] = load(keys + j * head_dim + d);
     for (int g = 0; g < Queries; ++g) {
@@ -86,7 +88,7 @@ void add_columns(const Row* weights, const Element* values, const char* ahead, i
     for (int v = 0; v < Vectors; ++v) sums[g][v] = load(mixed + g * head_dim + v * kLanes) * all(before[g]);
   for (int j = 0; j < count; ++j, values += head_dim) {
     if (j * kStep % kLine == 0)
-      for (int line = 0; line < kStep; line += kLine) __builtin_prefetch(ahead + j * kStep + line);
+      for (int line = 0; line < kStep; line += kLine) __builtin_prefetch(ahead + j * kStep + line, 0, kSecondCache);
     Floats right[Vectors];
     for (int v = 0; v < Vectors; ++v) right[v] = load(values + v * kLanes);
     for (int g = 0; g < Queries; ++g)
@@ -109,7 +111,7 @@ void attend_block(const Attention<Element>& a, const float* q, const Element* ke
   const Floats before = weigh_rows(scores, count, maximum, total);
   store(part.maximum, maximum);
   store(part.total, total);
-  const auto* ahead = reinterpret_cast<const char*>(values + kKeys * a.head_dim);  // values of the next block
+  const auto* ahead = reinterpret_cast<const char*>(values + kBlocksAhead * kKeys * a.head_dim);
   constexpr int kWide = kManyRegisters ? 4 : 2;
   int d = 0;
   for (; d + kWide * kLanes <= a.head_dim; d += kWide * kLanes)
