@@ -231,7 +231,7 @@ def _read(
     pool: ThreadPoolExecutor, rows: np.ndarray, threads: int, reduce: np.ufunc, dtype: type
 ) -> Callable[[], object]:
     """Return what reads all bytes of rows, each thread a part."""
-    parts = np.array_split(rows.reshape(-1).view(dtype), threads)
+    parts: list[np.ndarray] = np.array_split(rows.reshape(-1).view(dtype), threads)
     return lambda: list(pool.map(reduce.reduce, parts))
 
 
