@@ -84,6 +84,8 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if path.is_fifo() or path.is_char_device() or path.is_socket():  # to open a pipe may take for ever
+            raise ConvertError(f"{path} is no file, but a pipe or a device. Write what it gives into a file.")
         self._file: BinaryIO = path.open("rb")
         try:
             self._size = path.stat().st_size

@@ -8,6 +8,7 @@ goes on with the file it has opened.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -23,6 +24,7 @@ from server.runtimes.errors import InstallError, NotPlaced, Refused
 from server.runtimes.fetch import Report, fetch
 from server.runtimes.judge import accepted
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _PREFIX, _SUFFIX = ".rkserve-runtime-", ".partial"
 
 
@@ -81,6 +83,11 @@ def install(
             return _judged(source, Path(file.name), directory, machine, found, replace)
     except OSError as error:
         where = error.filename or directory
+        if error.errno in _FULL:
+            raise NotPlaced(
+                f"the disk of {directory} is full ({error.strerror}); what was written has been removed. "
+                "Free some room and start again."
+            ) from error
         raise NotPlaced(
             f"{where} cannot be written: {error.strerror}. Run this as the user whom {directory} belongs to "
             "(for a service: with sudo), or name another directory with RKSERVE_RUNTIME_DIRS."

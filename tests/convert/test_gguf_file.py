@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -96,6 +97,13 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(ConvertError, match="is not a GGUF file"):
         GgufFile(path)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(ConvertError, match="is no file, but a pipe or a device"):
+            GgufFile(path)
 
 
 def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path) -> None:

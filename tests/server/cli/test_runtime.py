@@ -101,6 +101,23 @@ def test_what_is_refused_and_why(content: Callable[[], bytes], says: str, tmp_pa
     assert files(tmp_path) == []
 
 
+def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "librkllmrt.so").write_bytes(library())
+    limited = 'ulimit -f 1; exec "$@"'  # no file may be larger than a block
+    done = subprocess.run(
+        ["sh", "-c", limited, "sh", *COMMAND, "runtime", "install", "librkllmrt.so"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "is full (File too large); what was written has been removed" in done.stderr
+    assert "as the user" not in done.stderr
+    assert files(tmp_path) == []
+
+
 def test_another_than_the_hash_that_was_named(tmp_path: Path) -> None:
     source = build("1.3.1")
     wrong = rkserve("runtime", "install", str(source), "--sha256", "0" * 64, home=tmp_path)
