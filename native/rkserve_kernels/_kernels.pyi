@@ -32,8 +32,8 @@ def attend(
     keys, values: (K, S, D), float32 or float16, of one type and one layout; rows contiguous, heads any
     distance apart. The queries stand at the last T of the S positions. scale: factor of q . k. window: how
     many of the latest keys a query sees, its own included, 0 for all. softcap: c in c * tanh(score / c),
-    0 for none. D must be a multiple of 8, at most 512. lanes: of the widest vectors to use, by default all
-    that the processor has. Computed in float32.
+    0 for none. D must be a multiple of 8, at most 512. lanes: of the vectors that one token is computed
+    with where they fill D: lanes() or, with AVX-512, 8; by default lanes(). Computed in float32.
     """
 
 def lanes() -> int:
@@ -51,7 +51,8 @@ def segment(threads: Threads, steps: list[tuple[Any, ...]]) -> Segment:
     scales, offsets, out). bits 32: values (N, K) float32. bits 4 or 8: values (N, K / 32, 4 * bits) uint8, of
     4 bits two in a byte, the first in the lower half; scales (N, K / 32) float32; offsets the same, or None.
     A weight is scale * (value - 2^(bits - 1)) + offset; x is rounded to 8 bits in blocks of 32 that share a
-    scale.
+    scale. A result may take the place of x or y, but of nothing else that its step reads, and of nothing a
+    product reads.
     """
 
 def run_segment(segment: Segment) -> None:
@@ -78,8 +79,8 @@ def to_half(source: Buffer, target: Buffer) -> None:
 def from_half(source: Buffer, target: Buffer) -> None:
     """Widen float16 to float32: exact."""
 
-def weigh_logits(logits: Buffer, weights: Buffer, temperature: float) -> float:
-    """weights[i] = e^((logits[i] - largest) / temperature), (V,) float64; returns their sum."""
+def weigh_logits(logits: Buffer, weights: Buffer, temperature: float) -> None:
+    """weights[i] = e^((logits[i] - largest) / temperature), (V,) float64."""
 
 def find_largest(values: Buffer, indices: Buffer) -> None:
     """Fill indices, int64, with those of the largest values.

@@ -26,18 +26,16 @@ struct alignas(kApart) Line {
 };
 
 template <typename Element>
-using AttendKeys = decltype(&attend_keys<8, Element>);
+using AttendKeys = decltype(&attend_keys<kFewestLanes, Element>);
 
-// The inner loops for the widest vectors that are allowed, that this processor has and that fill head_dim.
+// The inner loops for so many lanes, or for the fewest where head_dim is not a multiple of them.
 template <typename Element>
 AttendKeys<Element> loops(int head_dim, int lanes) {
 #if defined(__x86_64__)
-  if (head_dim % 16 == 0 && lanes >= 16) return attend_keys<16, Element>;
-  return attend_keys<8, Element>;
-#else
-  (void)head_dim, (void)lanes;
-  return attend_keys<4, Element>;
+  if (lanes == 16 && head_dim % 16 == 0) return attend_keys<16, Element>;
 #endif
+  (void)head_dim, (void)lanes;
+  return attend_keys<kFewestLanes, Element>;
 }
 
 template <typename Element>

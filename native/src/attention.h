@@ -22,7 +22,7 @@ struct Attention {
   int window;     // how many of the latest keys a query sees, its own included; 0: all
   float scale;    // factor of q . k
   float softcap;  // c in c * tanh(score / c); 0: none
-  int lanes;      // of the widest vectors to use: those of processor_lanes, or fewer
+  int lanes;      // of the vectors for one token, where they fill head_dim: processor_lanes or kFewestLanes
 };
 
 // The queries stand at the last T of the S positions. head_dim must be a multiple of 8, at most 512.

@@ -1,6 +1,7 @@
 // A segment as Python describes it: tuples of an operator's name, arrays and numbers, read and checked.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ struct HeldSegment {
   float* vector(PyObject* object, const char* name, bool writable, Py_ssize_t size, Py_ssize_t* found = nullptr) {
     View* view = take(object, name, "f", writable);
     if (view == nullptr) return nullptr;
+    if (view->count() > INT32_MAX) return PyErr_Format(PyExc_ValueError, "%s is too large", name), nullptr;
     if (view->count() < 1 || (size != 0 && view->count() != size)) {
       PyErr_Format(PyExc_ValueError, "%s has %zd values, not %zd", name, view->count(), size);
       return nullptr;
@@ -83,7 +85,23 @@ struct HeldSegment {
       return PyErr_Format(PyExc_ValueError, "there is no step %s", name), false;
     }
     step.size = static_cast<int>(size);
-    return step.out != nullptr;
+    if (step.out == nullptr) return false;
+    const bool pairwise = step.what == rkk::Operator::kAdd || step.what == rkk::Operator::kMultiply;
+    const Py_ssize_t read_of_y = step.what == rkk::Operator::kConv ? taps_size(step) - size : size;
+    if ((step.out != step.x && overlap(step.out, size, step.x, size)) ||
+        (step.y != nullptr && !(pairwise && step.out == step.y) && overlap(step.out, size, step.y, read_of_y)) ||
+        (step.kernel != nullptr && overlap(step.out, size, step.kernel, taps_size(step))))
+      return PyErr_SetString(PyExc_ValueError, "a step that writes over what it still reads"), false;
+    return true;
+  }
+
+  static Py_ssize_t taps_size(const rkk::Step& step) { return static_cast<Py_ssize_t>(step.taps) * step.size; }
+
+  // Whether two arrays, of so many elements, share memory.
+  template <typename One, typename Other>
+  static bool overlap(const One* one, Py_ssize_t size, const Other* other, Py_ssize_t other_size) {
+    const auto from = reinterpret_cast<uintptr_t>(one), start = reinterpret_cast<uintptr_t>(other);
+    return from < start + other_size * sizeof(Other) && start < from + size * sizeof(One);
   }
 
   // A product may not give what it reads: its rows are computed at once, by several threads.
@@ -91,9 +109,24 @@ struct HeldSegment {
               PyObject* out) {
     Py_ssize_t outputs = 0;
     if ((step.out = vector(out, "out", true, 0, &outputs)) == nullptr) return false;
-    if (step.out < step.x + size && step.x < step.out + outputs)
-      return PyErr_SetString(PyExc_ValueError, "a product that writes what it reads"), false;
     step.size = static_cast<int>(size);
+    return read_matrix(step, size, outputs, bits, values, scales, offsets) && apart(step, size, outputs);
+  }
+
+  bool apart(const rkk::Step& step, Py_ssize_t size, Py_ssize_t outputs) {
+    const rkk::Matrix& m = step.matrix;
+    const Py_ssize_t blocks = outputs * (size / rkk::kBlock);
+    const Py_ssize_t bytes = m.bits == 32 ? 4 * outputs * size : blocks * 4 * m.bits;
+    if (!overlap(step.out, outputs, step.x, size) &&
+        !overlap(step.out, outputs, static_cast<const uint8_t*>(m.values), bytes) &&
+        (m.scales == nullptr || !overlap(step.out, outputs, m.scales, blocks)) &&
+        (m.offsets == nullptr || !overlap(step.out, outputs, m.offsets, blocks)))
+      return true;
+    return PyErr_SetString(PyExc_ValueError, "a product that writes what it reads"), false;
+  }
+
+  bool read_matrix(rkk::Step& step, Py_ssize_t size, Py_ssize_t outputs, int bits, PyObject* values, PyObject* scales,
+                   PyObject* offsets) {
     step.matrix = {bits, static_cast<int>(outputs), step.size, nullptr, nullptr, nullptr};
     if (bits == 32) return (step.matrix.values = vector(values, "values", false, outputs * size)) != nullptr;
     if ((bits != 4 && bits != 8) || size % rkk::kBlock != 0)

@@ -61,6 +61,11 @@ PyObject* threads(PyObject*, PyObject* args) {
   }
 }
 
+int widest_lanes() {
+  static const int lanes = rkk::processor_lanes();
+  return lanes;
+}
+
 template <typename Element>
 rkk::Attention<Element> attention(const View& q, const View& keys, const View& values, const View& out,
                                   int window, float scale, float softcap, int lanes) {
@@ -72,11 +77,11 @@ rkk::Attention<Element> attention(const View& q, const View& keys, const View& v
 PyObject* attend(PyObject*, PyObject* args) {
   PyObject *capsule, *q_, *keys_, *values_, *out_;
   float scale, softcap;
-  int window, lanes = rkk::processor_lanes();
-  const int widest = lanes;
+  const int widest = widest_lanes();
+  int window, lanes = widest;
   if (!PyArg_ParseTuple(args, "OOOOOfif|i", &capsule, &q_, &keys_, &values_, &out_, &scale, &window, &softcap, &lanes))
     return nullptr;
-  if (lanes < 4 || lanes > widest) return refuse("this processor has no vectors of so many lanes");
+  if (lanes != widest && lanes != rkk::kFewestLanes) return refuse("there are no loops for so many lanes here");
   auto* pool = static_cast<rkk::Threads*>(PyCapsule_GetPointer(capsule, kThreads));
   View q, keys, values, out;
   if (pool == nullptr || !q.take(q_, "q", "f", 3, false, false) || !keys.take(keys_, "keys", "fe", 3, false, false) ||
@@ -105,7 +110,7 @@ PyObject* attend(PyObject*, PyObject* args) {
 }
 
 PyObject* lanes(PyObject*, PyObject*) {
-  return PyLong_FromLong(rkk::processor_lanes());
+  return PyLong_FromLong(widest_lanes());
 }
 
 PyObject* rms_norm(PyObject*, PyObject* args) {
@@ -191,12 +196,8 @@ PyObject* weigh_logits(PyObject*, PyObject* args) {
     return nullptr;
   if (logits.count() < 1 || logits.count() != weights.count()) return refuse("both must hold as many values");
   if (!(temperature > 0)) return refuse("the temperature must be above 0");
-  double total = 0;
-  PyObject* done = without_lock(
-      [&] { total = rkk::weigh_logits(logits.data<float>(), weights.data<double>(), logits.count(), temperature); });
-  if (done == nullptr) return nullptr;
-  Py_DECREF(done);
-  return PyFloat_FromDouble(total);
+  return without_lock(
+      [&] { rkk::weigh_logits(logits.data<float>(), weights.data<double>(), logits.count(), temperature); });
 }
 
 PyObject* find_largest(PyObject*, PyObject* args) {

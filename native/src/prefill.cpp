@@ -17,7 +17,6 @@ constexpr int kBlock = 64;       // keys in a block
 constexpr int kRows = 6;         // rows of a block product: 6 x 16 floats and their operands fill the registers
 constexpr int kColumns = 16;
 constexpr int kRowsOfTask = 96;  // packing a block of keys is shared by so many rows
-constexpr int kApart = 128;      // what threads write lies so far apart
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 constexpr int kVectors = kColumns / kLanes;
@@ -94,7 +93,7 @@ void product(int rows, const float* a, int lda, const float* b, int ldb, int dep
 }
 
 // Memory of one thread, for one block of keys. Columns are padded to whole block products.
-struct alignas(kApart) Room {
+struct Room {
   Room(int head_dim)
       : width((head_dim + kColumns - 1) / kColumns * kColumns),
         queries(static_cast<size_t>(kRowsOfTask) * head_dim),

@@ -34,16 +34,23 @@ inline bool processor_suffices() {
 #endif
 }
 
-// How many floats the widest vectors hold that this processor has; only where it suffices.
+#if defined(__x86_64__)
+constexpr int kFewestLanes = 8;
+#else
+constexpr int kFewestLanes = 4;
+#endif
+
+// How many floats the widest vectors hold that this processor has; only where it suffices. Slow: virtual machines look
+// each time.
 inline int processor_lanes() {
 #if defined(__x86_64__)
   unsigned a, b, c, d;
   constexpr unsigned kRegisters = 0xe6;  // SSE's, AVX's, and AVX-512's masks, wider halves and further registers
   constexpr unsigned kAvx512 = 1u << 16 | 1u << 17;  // F and DQ
   const bool wide = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & kAvx512) == kAvx512 && system_keeps(kRegisters);
-  return wide ? 16 : 8;
+  return wide ? 16 : kFewestLanes;
 #else
-  return 4;
+  return kFewestLanes;
 #endif
 }
 

@@ -1,5 +1,5 @@
-// Vectors of floats for what a file is compiled for: 16 lanes with AVX-512, 8 with AVX2, 4 with NEON. Compilers' vector
-// types carry the arithmetic; only what they lack (horizontal sums, half precision) is said in intrinsics.
+// Vectors of floats: 8 lanes with AVX2, 4 with NEON, 16 with AVX-512 in files that ask for it by RKK_WIDE. Compilers'
+// vector types carry the arithmetic; only what they lack (horizontal sums, half precision) is said in intrinsics.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 #include "half.h"
 
-#if defined(__AVX512F__) && defined(__AVX512DQ__)
+#if defined(RKK_WIDE)
 #include <immintrin.h>
 #define RKK_LANES 16
 #define RKK_VECTORS avx512
@@ -23,7 +23,7 @@
 #error "these kernels need AVX2 with FMA and F16C, or aarch64"
 #endif
 
-// Files compiled for different vectors become one library: what is inline here must not have one name in all.
+// Files for different vectors become one library: what is inline here must not have one name in all.
 namespace rkk {
 inline namespace RKK_VECTORS {
 

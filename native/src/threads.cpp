@@ -26,7 +26,12 @@ inline void pause() {
 }  // namespace
 
 Threads::Threads(int count) : process_(getpid()) {
-  for (int thread = 1; thread < count; ++thread) helpers_.emplace_back([this, thread] { help(thread); });
+  try {
+    for (int thread = 1; thread < count; ++thread) helpers_.emplace_back([this, thread] { help(thread); });
+  } catch (...) {  // no more to be had: those that run must end first
+    end();
+    throw;
+  }
 }
 
 Threads::~Threads() {
@@ -34,6 +39,10 @@ Threads::~Threads() {
     new std::vector<std::thread>(std::move(helpers_));
     return;
   }
+  end();
+}
+
+void Threads::end() {
   ending_.store(true);
   round_.fetch_add(1);
   round_.notify_all();

@@ -13,7 +13,7 @@ namespace rkk {
 
 class Threads {
  public:
-  // count: how many threads work, the caller included; at least 1.
+  // count: how many threads work, the caller included; at least 1. Throws where not all can be had.
   explicit Threads(int count);
   ~Threads();
   Threads(const Threads&) = delete;
@@ -26,6 +26,7 @@ class Threads {
   void run(int tasks, const std::function<void(int, int)>& task);
 
  private:
+  void end();
   void help(int thread);
   void work(int thread);
 

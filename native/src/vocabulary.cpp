@@ -49,26 +49,21 @@ bool any_above(const Value* values, Value bar) {
 
 }  // namespace
 
-double weigh_logits(const float* logits, double* weights, ptrdiff_t count, double temperature) {
+void weigh_logits(const float* logits, double* weights, ptrdiff_t count, double temperature) {
   float top = logits[0];
   for (ptrdiff_t i = 1; i < count; ++i) top = std::max(top, logits[i]);
-  Doubles sums{};
   ptrdiff_t i = 0;
   for (; i + kDoubles <= count; i += kDoubles) {
     const Doubles here = weight(logits + i, top, temperature);
     std::memcpy(weights + i, &here, sizeof here);
-    sums += here;
   }
-  double total = 0;
-  for (int lane = 0; lane < kDoubles; ++lane) total += sums[lane];
   if (i < count) {
     float rest[kDoubles];
     std::fill(rest, rest + kDoubles, top);
     std::copy(logits + i, logits + count, rest);
     const Doubles here = weight(rest, top, temperature);
-    for (int lane = 0; i + lane < count; ++lane) total += weights[i + lane] = here[lane];
+    for (int lane = 0; i + lane < count; ++lane) weights[i + lane] = here[lane];
   }
-  return total;
 }
 
 template <typename Value>

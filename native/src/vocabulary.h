@@ -6,8 +6,8 @@
 
 namespace rkk {
 
-// weights[i] = e^((logits[i] - largest logit) / temperature), in double; returns their sum.
-double weigh_logits(const float* logits, double* weights, ptrdiff_t count, double temperature);
+// weights[i] = e^((logits[i] - largest logit) / temperature), in double.
+void weigh_logits(const float* logits, double* weights, ptrdiff_t count, double temperature);
 
 // Write the indices of the `wanted` largest values, largest first, the lower index first among equals.
 // wanted <= count. No value may be NaN.

@@ -17,8 +17,27 @@ from backends.hybrid.gate import apply_gate
 from backends.hybrid.kernels import NUMPY, Kernels, best_kernels
 from backends.hybrid.meta import Rope, RopeScaling
 from backends.hybrid.rope import RotaryTable
+from tests.backends.rkllm.clib import compile_library
 
 TOLERANCE = 1e-5
+FEWEST_LANES = 4 if platform.machine() == "aarch64" else 8
+
+# Lets a process have so many threads.
+FEW_THREADS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+static int given;
+int pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *with) {
+  int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+  create = dlsym(RTLD_NEXT, "pthread_create");
+  if (given >= atoi(getenv("GRANTED"))) return EAGAIN;
+  ++given;
+  return create(thread, how, run, with);
+}
+"""
 
 
 def exact_attention(
@@ -107,11 +126,18 @@ def test_vectors_of_any_width_that_the_processor_has(
     keys, values = rng.normal(size=(2, kv_heads, 523, head_dim)).astype(dtype)
     expected = exact_attention(q, keys, values, 0.3, window, cap)
     threads = kernels.threads(2)
-    for lanes in (width for width in (4, 8, 16) if width <= widest):
+    found = {}
+    for lanes in {FEWEST_LANES, widest}:
         out = np.full_like(q, np.nan)
         kernels.attend(threads, q, keys, values, out, 0.3, window or 0, cap or 0.0, lanes)
         np.testing.assert_allclose(out, expected, atol=TOLERANCE)
-    for lanes in (0, 2 * widest):
+        found[lanes] = out
+    out = np.empty_like(q)
+    kernels.attend(threads, q, keys, values, out, 0.3, window or 0, cap or 0.0)
+    assert np.array_equal(out, found[widest])
+    # Sums in another order: that they differ shows that both widths were there.
+    assert len(found) == 1 or not np.array_equal(found[widest], found[FEWEST_LANES])
+    for lanes in {0, 1, 2, 4, 5, 8, 12, 16, 32} - {FEWEST_LANES, widest}:
         with pytest.raises(ValueError, match="lanes"):
             kernels.attend(threads, q, keys, values, out, 0.3, 0, 0.0, lanes)
 
@@ -135,6 +161,60 @@ def test_nothing_of_the_wide_loops_stands_in_for_other_code(site: str) -> None:
     shared = [line for line in listed.stdout.splitlines() if line.split(maxsplit=2)[1] in "TWVu"]
     assert shared
     assert all("rkk::attend_keys<16," in line for line in shared), shared
+
+
+@pytest.mark.parametrize("native", [3], indirect=True)
+def test_every_part_is_waited_for(native: Kernels) -> None:
+    """More threads than cores: a helper may come late, or be stopped within its part."""
+    rng = np.random.default_rng(12)
+    q = rng.normal(size=(1, 6, 64)).astype(np.float32)
+    keys, values = rng.normal(size=(2, 6, 3000, 64)).astype(np.float32)
+    expected = exact_attention(q, keys, values, 0.1, None, None)
+    attention = native.attention(0.1, None, None, 64)
+    for _ in range(200):
+        out = np.full_like(q, np.nan)
+        attention.attend(q, keys, values, out)
+        np.testing.assert_allclose(out, expected, atol=TOLERANCE)
+
+
+def test_scores_that_are_all_very_low(native: Kernels) -> None:
+    for tokens in (1, 5):
+        q = np.ones((tokens, 2, 16), np.float32)
+        keys = np.full((1, 70, 16), -20, np.float32)
+        values = np.arange(70 * 16, dtype=np.float32).reshape(1, 70, 16) / 1000
+        out = np.empty_like(q)
+        native.attention(1.0, None, None, 16).attend(q, keys, values, out)
+        expected = exact_attention(q, keys, values, 1.0, None, None)
+        np.testing.assert_allclose(out, expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_queries_that_lie_apart(native: Kernels, tokens: int) -> None:
+    """As where a segment gives queries, keys and values in one row."""
+    rng = np.random.default_rng(13)
+    rows = rng.normal(size=(tokens, 12, 16)).astype(np.float32)
+    q = rows[:, 3:7]
+    keys, values = rng.normal(size=(2, 2, 50, 16)).astype(np.float32)
+    expected = exact_attention(q, keys, values, 0.3, None, None)
+    out = np.empty((tokens, 4, 16), np.float32)
+    native.attention(0.3, None, None, 16).attend(q, keys, values, out)
+    np.testing.assert_allclose(out, expected, atol=TOLERANCE)
+
+
+def test_fewer_threads_than_were_asked_for(site: str, tmp_path: Path) -> None:
+    """A limit of processes, as a service may have: an error, and no end of the process."""
+    compile_library(tmp_path / "few.so", FEW_THREADS, "-ldl")
+    code = "import rkserve_kernels as k\ntry: k.threads(4)\nexcept MemoryError as e: print('refused', e)"
+    for granted in ("0", "1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONPATH": site, "LD_PRELOAD": str(tmp_path / "few.so"), "GRANTED": granted},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("refused ")
 
 
 def test_scores_of_any_size_do_not_overflow(native: Kernels) -> None:
@@ -270,7 +350,8 @@ def test_arrays_that_do_not_fit_are_refused(site: str) -> None:
         (q, keys[:, :1], keys[:, :1], out),
         (q[:, :3], keys, keys, out[:, :3].copy()),
         (q, keys, keys, out[:1]),
-        (q[..., ::2], keys, keys, out),
+        (np.ones((2, 4, 16), "f")[..., ::2], keys, keys, out),
+        (np.ones((2, 8, 8), "f")[:, ::2], keys, keys, out),
         (q, keys[::-1], keys[::-1], out),
         (q, keys, keys, out.transpose(1, 0, 2)),
         (
@@ -283,6 +364,8 @@ def test_arrays_that_do_not_fit_are_refused(site: str) -> None:
     for arrays in wrong:
         with pytest.raises((TypeError, ValueError)):
             kernels.attend(threads, *arrays, 1.0, 0, 0.0)
+    with pytest.raises(ValueError):
+        kernels.attend(threads, q, keys, keys, out, 1.0, -1, 0.0)
     out.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
         kernels.attend(threads, q, keys, keys, out, 1.0, 0, 0.0)

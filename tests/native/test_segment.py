@@ -155,6 +155,7 @@ def test_products_of_a_vector_and_of_its_beginning(native: Kernels) -> None:
 
 
 MATRIX, _ = random_matrix("Q4_1", 4, 64, rng(0))
+MANY = np.zeros(300, np.float32)
 X, OUT = np.zeros(64, np.float32), np.zeros(4, np.float32)
 
 
@@ -182,6 +183,12 @@ X, OUT = np.zeros(64, np.float32), np.zeros(4, np.float32)
         (("product", X, 32, MATRIX.scales, None, None, OUT), ValueError),
         ((*product(X, MATRIX), X[60:]), ValueError),
         ((*product(X[:64], MATRIX), X[:4]), ValueError),
+        ((*product(X, MATRIX), MATRIX.scales.reshape(-1)[:4]), ValueError),
+        (("product", X, 32, MANY[:256], None, None, MANY[252:256]), ValueError),
+        (("conv", MANY[:64], X, MANY[64:192], MANY[32:96]), ValueError),
+        (("conv", MANY[:64], X, MANY[64:192], MANY[160:224]), ValueError),
+        (("add", MANY[:64], X, MANY[1:65]), ValueError),
+        (("norm", X, MANY[:64], 1e-5, MANY[:64]), ValueError),
         ((), (IndexError, TypeError)),
         ("add", TypeError),
     ],
