@@ -31,7 +31,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rkserve-zig-") as tools:
         zig = _zig(Path(tools))
         for architecture in args.architecture or ARCHITECTURES:
-            print(f"wheels: compiling rkserve-kernels for {architecture}", flush=True)
+            print(f"wheels: compiling rkserve-kernels for {architecture}, which takes minutes", flush=True)
             compiler = _compiler(Path(tools), zig, architecture)
             if _build(ROOT / "native", args.out.resolve(), _cross(compiler, architecture)) != 0:
                 return 1
@@ -82,6 +82,7 @@ def _cross(compiler: Path, architecture: str) -> dict[str, str]:
     }
     return {
         "RKSERVE_KERNELS_FOR": architecture,
+        "ZIG_GLOBAL_CACHE_DIR": str(compiler.parent / "cache"),  # else in the user's cache for ever
         "CMAKE_ARGS": " ".join(f"-D{name}={value}" for name, value in settings.items()),
     }
 

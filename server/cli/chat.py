@@ -42,7 +42,10 @@ def chat(
         typer.Argument(metavar="[ID]", help="The model; else the default, or the only one there is."),
     ] = None,
     url: Annotated[
-        str | None, typer.Option(metavar="URL", help="A server; else the one on this machine.")
+        str | None,
+        typer.Option(
+            metavar="URL", help="A server; else RKSERVE_PORT on this machine, or none: the model is loaded."
+        ),
     ] = None,
     key: Annotated[
         str | None,
@@ -66,13 +69,15 @@ def chat(
 
     settings = settings_for({"models_file": models_file, "models_dir": models_dir})
     with ExitStack() as stack:
-        client = _connect(url or local_url(settings.host, settings.port), key)
+        here = local_url(settings.host, settings.port)
+        client = _connect(url or here, key)
         if client is None:
             if url is not None:
                 raise CommandError(f"no server answers at {url}; is it running, and is the address right?")
             model = _installed_model(settings, model)
             from server.cli.own_server import own_server
 
+            say(f"no server answers at {here}, so {model} is loaded for this chat alone; --url names another")
             client = connect(stack.enter_context(own_server(settings)), None)
             assert client is not None  # own_server returns when it listens
         stack.enter_context(client)

@@ -163,12 +163,13 @@ def _hint_at_overwrite(overwrite: bool) -> Iterator[None]:
 
 def _show(entry: str) -> None:
     """Print the entry, and say which file it belongs into: a whole file where there is none yet."""
-    settings = settings_for({})
-    if settings.models_file is None:
+    file = settings_for({}).models_file
+    # An empty one was made this moment by a shell that writes there what is printed.
+    if file is None or file.stat().st_size == 0:
         from server.settings import default_config_file
 
-        say(f"to serve it, write this into {default_config_file('models.yaml')}")
+        say(f"to serve it, write this into {file or default_config_file('models.yaml')}")
         entry = f"version: 1\nmodels:\n{entry}"
     else:
-        say(f"to serve it, add this below models: in {settings.models_file}")
+        say(f"to serve it, add this below models: in {file}")
     print(entry, end="")

@@ -23,7 +23,7 @@ TORCH = "torch==2.13.0"
 
 # llama.cpp for what all such processors have: compiled for this very one, it dies of an illegal instruction
 # in virtual machines that name AMX but do not grant it. pip's cache does not tell one build from another.
-PORTABLE = {"CMAKE_ARGS": "-DGGML_NATIVE=OFF"}
+PORTABLE = {"CMAKE_ARGS": f"-DGGML_NATIVE=OFF {os.environ.get('CMAKE_ARGS', '')}".strip()}
 
 PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--no-cache-dir")
 
@@ -51,15 +51,7 @@ def python() -> Path:
 
 def _pip(interpreter: Path, packages: Sequence[str]) -> None:
     subprocess.run(
-        [
-            str(interpreter),
-            "-m",
-            "pip",
-            "install",
-            "--disable-pip-version-check",
-            "--no-cache-dir",
-            *packages,
-        ],
+        [str(interpreter), *PIP, *packages],
         env={**os.environ, **PORTABLE},
         check=True,
         stdout=sys.stderr,

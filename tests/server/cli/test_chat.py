@@ -180,7 +180,11 @@ def test_without_a_server_one_of_its_own_answers_and_leaves_nothing_behind(tmp_p
         RKSERVE_PORT="1",
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("rkserve: 6 tokens")
+    told, summary = done.stderr.splitlines()
+    assert told.startswith(
+        "rkserve: no server answers at http://127.0.0.1:1, so tiny is loaded for this chat alone"
+    )
+    assert summary.startswith("rkserve: 6 tokens")
     left = [
         process.pid
         for process in psutil.process_iter(["cmdline", "environ"])

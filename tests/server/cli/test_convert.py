@@ -84,6 +84,25 @@ def test_the_printed_entry_is_served_as_it_stands(has_file: bool, tmp_path: Path
     assert answer.json()["usage"]["completion_tokens"] >= 1
 
 
+def test_the_printed_entry_may_go_straight_into_a_new_file(tmp_path: Path) -> None:
+    """The shell makes the file before the command runs, and finds it empty."""
+    write_gguf(tmp_path / "little.gguf")
+    file = tmp_path / "config" / "rkserve" / "models.yaml"
+    file.parent.mkdir(parents=True)
+    with file.open("w") as output:
+        subprocess.run(
+            [*COMMAND, "convert", "gguf", "little.gguf", "--out", "little"],
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            stdout=output,
+            check=True,
+            timeout=90,
+        )
+    done = rkserve("models", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "little" in [line.split()[0] for line in done.stdout.splitlines()]
+
+
 SUGGESTED = {
     "general.sampling.temp": 0.6,
     "general.sampling.top_k": 20,
