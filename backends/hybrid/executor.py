@@ -31,7 +31,10 @@ class Call(Protocol):
         """What `run` writes. The caller may change it."""
 
     def run(self) -> None:
-        """Compute the outputs. Raises whatever the runtime raises; the outputs are then undefined."""
+        """Compute the outputs. Raises BackendError (EngineLost where only a new process helps).
+
+        The outputs are undefined then.
+        """
 
 
 class Executor(Protocol):

@@ -25,7 +25,7 @@ from backends.hybrid.buffers import Buffers
 from backends.hybrid.executor import Array
 from backends.hybrid.folder import HybridFolder
 from backends.hybrid.meta import Segment
-from backends.hybrid.ort_failures import check_threads, load_error
+from backends.hybrid.ort_failures import RUN_ERRORS, check_threads, load_error, run_error
 from backends.hybrid.threads import thread_count
 
 _ERRORS_ONLY = 3
@@ -47,7 +47,10 @@ class OrtCall:
             self._binding.bind_output(tensor.name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
 
     def run(self) -> None:
-        self._session.run_with_iobinding(self._binding)
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except RUN_ERRORS as error:
+            raise run_error(error) from error
 
 
 class OrtExecutor:

@@ -13,7 +13,7 @@ import onnxruntime
 import psutil
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from backends.base import BackendError
+from backends.base import BackendError, EngineLost
 
 _BAD_FILE = (
     ort_errors.InvalidProtobuf,
@@ -23,6 +23,8 @@ _BAD_FILE = (
     ort_errors.NoSuchFile,
     UnicodeDecodeError,
 )
+# What a run over bound memory ends with, whatever went wrong.
+RUN_ERRORS = (RuntimeError, MemoryError, ort_errors.EPFail)
 _OVERHEAD_BYTES = 32 * 1024 * 1024  # of a session, whatever its weights
 _COPIES = 2  # of the weights while they are repacked
 
@@ -50,6 +52,15 @@ def check_threads(count: int) -> None:
         end.set()
         for thread in started:
             thread.join()
+
+
+def run_error(error: Exception) -> EngineLost:
+    """Return what to report when a graph that was loaded did not compute."""
+    said = next(iter(str(error).splitlines()), type(error).__name__)
+    return EngineLost(
+        "onnxruntime could not compute a part of the model, for want of memory or because its files changed "
+        f"under it; rkserve verify compares them. (It said: {said})"
+    )
 
 
 def load_error(error: Exception, path: Path, size_bytes: int) -> BackendError:

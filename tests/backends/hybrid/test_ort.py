@@ -6,12 +6,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from backends.base import BackendError
+from backends.base import BackendError, EngineLost
 from backends.hybrid import ort
 from backends.hybrid.folder import read_folder
 from backends.hybrid.threads import thread_count
@@ -86,3 +90,28 @@ def test_no_more_threads_than_cores() -> None:
     assert thread_count(10**9) == cores
     assert thread_count(1) == 1
     assert thread_count(None) == min(cores, 4)
+
+
+def test_a_run_that_fails_is_told_in_words() -> None:
+    """A graph that takes a row which is not there, as one with damaged numbers may."""
+    make = onnx.helper
+    row = make.make_tensor_value_info("row", onnx.TensorProto.FLOAT, [1])
+    out = make.make_tensor_value_info("out", onnx.TensorProto.FLOAT, [1])
+    nodes = [
+        make.make_node("Cast", ["row"], ["index"], to=onnx.TensorProto.INT64),
+        make.make_node("Gather", ["table", "index"], ["out"]),
+    ]
+    table = onnx.numpy_helper.from_array(np.arange(3, dtype=np.float32), "table")
+    graph = make.make_graph(nodes, "rows", [row], [out], [table])
+    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    segment: Any = SimpleNamespace(
+        inputs=[SimpleNamespace(name="row")], outputs=[SimpleNamespace(name="out")]
+    )
+    given, found = np.ones(1, np.float32), np.zeros(1, np.float32)
+    call = ort.OrtCall(session, segment, [given], [found])
+    call.run()
+    assert found[0] == 1
+    given[0] = 5
+    with pytest.raises(EngineLost, match="onnxruntime could not compute a part of the model"):
+        call.run()
