@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -19,9 +20,9 @@ BUILD_S = 1800
 PROBE = """
 import platform, numpy as np, rkserve_kernels as kernels
 rng = np.random.default_rng(1)
-for tokens, dtype in ((1, "f"), (1, "e"), (70, "f"), (70, "e")):
-    q = rng.normal(size=(tokens, 6, 40)).astype("f")
-    keys, values = (rng.normal(size=(2, 300, 40)).astype(dtype) for _ in range(2))
+for tokens, dtype, size in [(t, d, s) for t in (1, 70) for d in "fe" for s in (40, 64)]:
+    q = rng.normal(size=(tokens, 6, size)).astype("f")
+    keys, values = (rng.normal(size=(2, 300, size)).astype(dtype) for _ in range(2))
     out = np.empty_like(q)
     kernels.attend(kernels.threads(2), q, keys, values, out, 0.2, 0, 0.0)
     for token in range(tokens):
@@ -81,6 +82,26 @@ def test_on_this_machine(dist: Path, tmp_path: Path) -> None:
             timeout=300,
         )
         assert done.stdout.strip() == expected, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(BUILD_S + 600)
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheel is for x86-64")
+def test_on_a_processor_without_avx512(dist: Path, tmp_path: Path) -> None:
+    """Nothing but the loops that are chosen at run time may need it: else this ends by SIGILL."""
+    emulator = shutil.which("qemu-x86_64-static") or shutil.which("qemu-x86_64")
+    if emulator is None:
+        pytest.skip("no qemu-x86_64 (Debian: apt-get install qemu-user-static)")
+    site = unpacked(dist, "x86_64", tmp_path)
+    lanes = "print(kernels.lanes())"
+    done = subprocess.run(
+        [emulator, "-cpu", "Haswell", sys.executable, "-P", "-c", PROBE + lanes],
+        env={"PYTHONPATH": str(site), "OPENBLAS_NUM_THREADS": "1", "OPENBLAS_CORETYPE": "Haswell"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.stdout.split("\n")[:2] == ["x86_64 ok", "8"], done.stderr
 
 
 @pytest.mark.slow
