@@ -13,6 +13,9 @@ from typing import Any
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
+_MOST_IDS = 2**22  # some 16 times the largest vocabulary: a damaged id must not fill the memory
+
+
 class UnsupportedTokenizer(Exception):
     """A tokenizer.json of a kind that is not known here; the message names it."""
 
@@ -36,7 +39,10 @@ class Vocabulary:
         )
         vocabulary: Mapping[str, int] = document["model"]["vocab"]
         to_bytes, added_to_bytes = _token_bytes(document["decoder"])
-        size = max([*vocabulary.values(), *(token.id for token in self.added)], default=-1) + 1
+        ids = [*vocabulary.values(), *(token.id for token in self.added)]
+        size = max(ids, default=-1) + 1
+        if size > _MOST_IDS or min(ids, default=0) < 0:
+            raise UnsupportedTokenizer(f"token ids from {min(ids)} to {max(ids)}, which no model has")
         self._bytes = [b""] * size
         for text, token_id in vocabulary.items():
             self._bytes[token_id] = to_bytes(text)

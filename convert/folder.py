@@ -88,8 +88,18 @@ def remove_leftovers(directory: Path) -> None:
                 pass  # leaving removes it
 
 
+def check_name(path: Path) -> None:
+    """Raise ConvertError for a name that is no text: neither JSON nor onnxruntime could hold it."""
+    try:
+        str(path.resolve()).encode()
+    except UnicodeError as error:
+        shown = str(path).encode(errors="replace").decode()
+        raise ConvertError(f"{shown} is not written in UTF-8. Rename it, or choose another name.") from error
+
+
 def check_target(target: Path, *, overwrite: bool) -> None:
-    """Raise TargetExists if something stands at `target` that must not be replaced."""
+    """Raise TargetExists if what stands at `target` must not be replaced, ConvertError for its name."""
+    check_name(target)
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     replaceable = (target / META_FILE).is_file()

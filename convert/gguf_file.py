@@ -76,6 +76,9 @@ class TensorInfo:
         return math.prod(self.shape) // block * size
 
 
+_MOST_NESTED = 4  # no key of the GGUF specification has arrays in arrays at all
+
+
 class GgufFile:
     """An open GGUF file. A context manager; one thread at a time.
 
@@ -177,13 +180,15 @@ class GgufFile:
             raise self._damaged(f"gives the tensor {name} the shape {shape}")
         return TensorInfo(name, shape, kind, offset)
 
-    def _value(self, kind: int) -> Value:
+    def _value(self, kind: int, depth: int = 0) -> Value:
         if kind == _STRING:
             return self._string()
         if kind == _ARRAY:
             item, count = self._number("<I"), self._number("<Q")
+            if depth > _MOST_NESTED:
+                raise self._damaged("has arrays in arrays without end")
             if item not in _SCALARS:
-                return [self._value(item) for _ in range(count)]
+                return [self._value(item, depth + 1) for _ in range(count)]
             layout = np.dtype(_SCALARS[item])
             data = self._take(count * layout.itemsize, "an array")
             items: list[Value] = np.frombuffer(data, layout).tolist()

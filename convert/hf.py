@@ -13,7 +13,7 @@ from backends.files import sha256_of
 from backends.hybrid.meta import License
 from convert.architectures import ARCHITECTURES
 from convert.errors import ConvertError
-from convert.folder import check_free_space, check_target, new_folder
+from convert.folder import check_free_space, check_name, check_target, new_folder
 from convert.hf_config import CONFIG_FILE, Config, read_config
 from convert.hf_papers import chat_template, eos_token_ids, license_of, read_tokenizer
 from convert.measured import write_measured
@@ -42,6 +42,7 @@ def convert_hf(
     what is being done. Raises ConvertError.
     """
     check_target(out, overwrite=overwrite)
+    check_name(directory)
     values = read_config(directory / CONFIG_FILE)
     try:
         model = _model(values)

@@ -6,6 +6,7 @@ setting that is ignored would give a model that answers, but worse. Knows no arc
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -84,7 +85,8 @@ class Config:
         if value is None:
             return None
         if kind is float and type(value) is int:
-            value = float(value)
+            with contextlib.suppress(OverflowError):  # of hundreds of digits
+                value = float(value)
         wrong = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
         if wrong or (isinstance(value, float) and not math.isfinite(value)):
             raise ConvertError(

@@ -42,12 +42,23 @@ def chat_template(directory: Path) -> str | None:
     """Return the chat template, from its own file or from the tokenizer's config; None if there is none."""
     path = directory / _TEMPLATE_FILE
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as error:
+            raise ConvertError(f"{path} cannot be read ({error}). Fetch it again.") from error
     found = _optional(directory / _CONFIG_FILE).get("chat_template")
     if isinstance(found, list):  # several by name
         named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
         found = named.get("default")
-    return found if isinstance(found, str) else None
+    if not isinstance(found, str):
+        return None
+    try:
+        found.encode()
+    except UnicodeError as error:  # half of a character, as JSON can spell it
+        raise ConvertError(
+            f"{directory / _CONFIG_FILE}: chat_template is no text ({error}). Fetch it again."
+        ) from error
+    return found
 
 
 def eos_token_ids(directory: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> list[int]:
@@ -97,18 +108,27 @@ def _text(directory: Path, stems: tuple[str, ...]) -> str | None:
     for path in sorted(directory.iterdir()):
         stem = path.name.lower().removesuffix(".txt").removesuffix(".md")
         if stem in stems and path.is_file():
-            return path.read_bytes()[:_LONGEST_TEXT].decode(errors="replace")
+            return _beginning(path)
     return None
+
+
+def _beginning(path: Path) -> str:
+    """Return the text of a file, "" for what is no file: a pipe could keep one waiting."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return file.read(_LONGEST_TEXT).decode(errors="replace")
 
 
 def _card(path: Path) -> dict[str, Any]:
     """Return what stands between the two lines of dashes at the top of a model card."""
     try:
-        text = path.read_bytes()[:_LONGEST_TEXT].decode(errors="replace")
+        text = _beginning(path)
         if not text.startswith("---"):
             return {}
         data = yaml.safe_load(text.split("---", 2)[1])
-    except (OSError, IndexError, yaml.YAMLError):
+    # A card says what it likes: dates that are none, numbers without end, brackets in brackets.
+    except (OSError, IndexError, ValueError, RecursionError, yaml.YAMLError):
         return {}
     return data if isinstance(data, dict) else {}
 

@@ -15,7 +15,7 @@ from convert.gguf_file import GgufFile, Value
 _KEYS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "temperature": ("temp", lambda value: 0 <= value <= 5),
     "top_p": ("top_p", lambda value: 0 < value <= 1),
-    "top_k": ("top_k", lambda value: value >= 0 and value.is_integer()),
+    "top_k": ("top_k", lambda value: 0 <= value < 2**31 and value.is_integer()),
     "min_p": ("min_p", lambda value: 0 <= value <= 1),
     "repeat_penalty": ("penalty_repeat", lambda value: 0 < value <= 5),
 }

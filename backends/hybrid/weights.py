@@ -40,8 +40,9 @@ def _open(folder: HybridFolder, name: str, shape: tuple[int, ...], dtype: str) -
     except Exception as error:  # of a damaged header numpy passes on whatever Python's parser raises
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             raise MemoryError(name) from error
+        said = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
         raise BackendError(
-            "model_corrupt", f"{name} cannot be read ({error}). Pull or convert the model again."
+            "model_corrupt", f"{name} cannot be read{said}. Pull or convert the model again."
         ) from error
     if array.shape != shape or array.dtype != np.dtype(dtype):
         raise BackendError(

@@ -11,6 +11,8 @@ from convert.hf_config import Config
 from convert.hf_rope import LAYER_TYPES
 from convert.model import CONV
 
+_MOST_LAYERS = 512  # a damaged number must not fill the memory
+
 
 @dataclass(frozen=True)
 class Dimensions:
@@ -44,9 +46,15 @@ def dimensions(config: Config, *, head_dim: int | None = None, num_kv_heads: int
         raise ConvertError(
             f"{config.path}: heads have {size} dimensions, an odd number, which cannot rotate in pairs."
         )
+    num_layers = config.size("num_hidden_layers")
+    if num_layers > _MOST_LAYERS:
+        raise ConvertError(
+            f"{config.path}: num_hidden_layers is {num_layers}, and no more than {_MOST_LAYERS} can be. "
+            "Fetch the publisher's file."
+        )
     return Dimensions(
         hidden_size=hidden_size,
-        num_layers=config.size("num_hidden_layers"),
+        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=kv_heads,
         head_dim=size,

@@ -150,7 +150,7 @@ void attend_rows(const Attention<Element>& a, int head, int first, int rows, Roo
   }
   std::fill(room.mixed.begin(), room.mixed.end(), 0.0f);
   const int end = position(rows - 1) + 1;
-  for (int start = first_seen(0) / kBlock * kBlock; start < end; start += kBlock) {
+  for (int start = first_seen(0); start < end; start += kBlock) {
     const int count = std::min(kBlock, end - start);
     const ptrdiff_t at = head * a.head_stride + static_cast<ptrdiff_t>(start) * a.head_dim;
     pack(a.keys + at, a.values + at, count, a.head_dim, room);

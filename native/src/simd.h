@@ -139,7 +139,8 @@ inline float largest(Floats value) {
   return result;
 }
 
-// e^x to two units in the last place for x <= 88, 0 below -87 (where a float's e^x leaves the normal range).
+// e^x to two units in the last place for x <= 88, 0 below -87 (where a float's e^x leaves the normal range). NaN stays
+// NaN, whatever its other bits are.
 // x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 is in two parts so that r is exact (Cody and Waite); the polynomial
 // is the Taylor series of e^r to the 7th power, whose rest is below 2^-25 there.
 inline Floats exp(Floats x) {
@@ -160,7 +161,7 @@ inline Floats exp(Floats x) {
   p = p * r + all(1.0f);
   p = p * r + all(1.0f);
   const Ints exponent = ((Ints)shifted << 23);
-  return select(tiny, Floats{}, (Floats)((Ints)p + exponent));
+  return select(x == x, select(tiny, Floats{}, (Floats)((Ints)p + exponent)), x);
 }
 
 inline Floats sigmoid(Floats x) {

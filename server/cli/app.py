@@ -96,6 +96,7 @@ def main() -> None:
 def _run() -> int:
     signals = Signals()
     try:
+        signals.release()
         code = app(prog_name="rkserve", standalone_mode=False)
         if code == INTERRUPTED:
             raise KeyboardInterrupt

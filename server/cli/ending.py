@@ -11,6 +11,14 @@ from types import FrameType
 INTERRUPTED = 128 + signal.SIGINT
 
 
+_HELD = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+
+
+def hold_signals() -> None:
+    """Let what ends a command wait until `Signals` of the program that takes this process's place listens."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+
+
 class Signals:
     """Lets a command tidy up when a service manager or a closing terminal ends it, as it does for Ctrl-C."""
 
@@ -22,6 +30,10 @@ class Signals:
         ]
         for number in self._caught:
             signal.signal(number, self._interrupt)
+
+    def release(self) -> None:
+        """Let in what `hold_signals` has held. Raises KeyboardInterrupt where something came."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self.exit_code = 128 + number

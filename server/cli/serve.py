@@ -10,6 +10,7 @@ import typer
 
 from server.cli.console import CommandError, say
 from server.cli.context import entry_for, registry_for, settings_for, where_not_installed
+from server.cli.ending import hold_signals
 
 if TYPE_CHECKING:
     from server.registry import Registry
@@ -108,6 +109,7 @@ def _begin_anew() -> None:
     """Start this command again, as the same process: what converting took of memory is given back."""
     sys.stdout.flush()
     sys.stderr.flush()
+    hold_signals()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

@@ -282,6 +282,9 @@ def broken(change: Any) -> str:
         (broken(lambda document: document["model"].update(merges=[["x", "never"]])), "refuses"),
         (broken(lambda document: document["added_tokens"][0].update(id=7)), "id 7"),
         (broken(lambda document: document["added_tokens"][0].update(content="Ġthe")), "'Ġthe'"),
+        (broken(lambda document: document["model"]["vocab"].update(Ġthe=2**31 - 1)), "to 2147483647, which"),
+        (broken(lambda document: document["model"]["vocab"].update(Ġthe=10**30)), "which no model has"),
+        (broken(lambda document: document["model"]["vocab"].update(Ġthe=-1)), "from -1 to"),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_name(tmp_path: Path, text: str, complaint: str) -> None:

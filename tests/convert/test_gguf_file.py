@@ -106,6 +106,13 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
             GgufFile(path)
 
 
+def test_arrays_in_arrays_without_end(tmp_path: Path) -> None:
+    nested = struct.pack("<IIQ", 9, 9, 1) + struct.pack("<IQ", 9, 1) * 5000
+    (tmp_path / "deep.gguf").write_bytes(container(text("deep") + nested, 1) + bytes(64))
+    with pytest.raises(ConvertError, match="has arrays in arrays without end"):
+        GgufFile(tmp_path / "deep.gguf")
+
+
 def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
     whole = tmp_path / "whole.gguf"
     write_gguf(whole)

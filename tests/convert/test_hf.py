@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -182,6 +183,8 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ),
         ("llama", {"hidden_size": "54"}, "hidden_size is '54'"),
         ("llama", {"vocab_size": 0}, "vocab_size is 0"),
+        ("llama", {"num_hidden_layers": 10**9}, "no more than 512 can be"),
+        ("llama", {"rms_norm_eps": 10**400}, "rms_norm_eps is 1000"),
         ("llama", {"num_key_value_heads": 4}, "no multiple of num_key_value_heads 4"),
         ("llama", {"head_dim": 9}, "9 dimensions, an odd number"),
         ("llama", {"rms_norm_eps": float("nan")}, "rms_norm_eps is nan"),
@@ -307,6 +310,45 @@ def test_what_is_missing_is_named(missing: str, complaint: str, tmp_path: Path) 
     directory = write_checkpoint(tmp_path / "model", models()["llama"])
     (directory / missing).unlink()
     assert complaint in refusal(directory)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "complaint"),
+    [
+        ("chat_template.jinja", b"{{ '\xff' }}", "chat_template.jinja cannot be read"),
+        ("tokenizer_config.json", b'{"chat_template": "\\ud800"}', "chat_template is no text"),
+    ],
+)
+def test_templates_that_are_no_text(file: str, content: bytes, complaint: str, tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "model", models()["llama"])
+    (directory / file).write_bytes(content)
+    assert complaint in refusal(directory)
+
+
+@pytest.mark.parametrize(
+    "card",
+    ["date: 2026-13-45", f"size: {'9' * 5000}", "x: " + "[" * 20000, "license: [", "\xff", None],
+    ids=["a date", "a number", "brackets", "no end", "no UTF-8", "a pipe"],
+)
+def test_a_card_may_say_anything(card: str | None, tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "model", models()["llama"])
+    (directory / "README.md").unlink(missing_ok=True)
+    if card is None:
+        os.mkfifo(directory / "README.md")
+    else:
+        (directory / "README.md").write_bytes(f"---\n{card}\n---\n".encode("latin-1"))
+    assert read_meta(convert_hf(directory, tmp_path / "out")).license.id == "NOASSERTION"
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    name = os.fsdecode(b"a\xffb")
+    directory = write_checkpoint(tmp_path / "model", models()["llama"])
+    with pytest.raises(ConvertError, match="is not written in UTF-8"):
+        convert_hf(directory, tmp_path / name)
+    directory.rename(tmp_path / name)
+    with pytest.raises(ConvertError, match="is not written in UTF-8"):
+        convert_hf(tmp_path / name, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_end_tokens_come_from_three_places(tmp_path: Path) -> None:

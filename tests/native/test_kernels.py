@@ -239,6 +239,36 @@ def test_what_is_no_number_stays_none(native: Kernels) -> None:
         assert np.isnan(out).any()
 
 
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FC00001, 0x7FFFFFFF, 0xFFC00001, 0xFFFFFFFF])
+@pytest.mark.parametrize("head_dim", [8, 16])
+def test_every_kind_of_no_number_stays_one(native: Kernels, bits: int, head_dim: int) -> None:
+    """A NaN carries bits that arithmetic on its bits must not take for a number."""
+    bad = np.array([bits], np.uint32).view(np.float32)
+    for tokens in (1, 5):
+        q = np.ones((tokens, 1, head_dim), np.float32)
+        keys = np.zeros((1, 40, head_dim), np.float32)
+        values = np.ones_like(keys)
+        keys[0, 2, 0] = bad[0]
+        out = np.zeros_like(q)
+        native.attention(1.0, None, None, head_dim).attend(q, keys, values, out)
+        assert np.isnan(out).all()
+    x = np.ones((1, 8), np.float32)
+    native.apply_gate(x, np.repeat(bad, 8)[None])
+    assert np.isnan(x).all()
+
+
+def test_what_no_query_sees_does_not_count(native: Kernels) -> None:
+    """Not even if it is no number: rows before the first window."""
+    rng = np.random.default_rng(14)
+    q = rng.normal(size=(2, 2, 8)).astype(np.float32)
+    keys, values = rng.normal(size=(2, 1, 64, 8)).astype(np.float32)
+    expected = exact_attention(q, keys, values, 0.5, 4, None)
+    keys[0, :50] = values[0, :50] = np.nan
+    out = np.empty_like(q)
+    native.attention(0.5, 4, None, 8).attend(q, keys, values, out)
+    np.testing.assert_allclose(out, expected, atol=TOLERANCE)
+
+
 def test_head_dims_that_native_code_does_not_take(native: Kernels) -> None:
     rng = np.random.default_rng(4)
     q, keys = rng.normal(size=(3, 2, 12)).astype(np.float32), rng.normal(size=(1, 9, 12)).astype(np.float32)

