@@ -1,6 +1,6 @@
 """Building .rknn files into a folder: what is written, what is kept, and that a failure changes nothing.
 
-The toolkit is a stand-in; test_toolkit.py runs the real one.
+The toolkit is a stand-in; test_toolkit.py and test_margins.py run the real one.
 """
 
 from __future__ import annotations
