@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from backends.engine import Backend
 from backends.hybrid.backend import HybridBackend
 from backends.hybrid.cache_pool import CachePool
 from backends.hybrid.kv_cache import KVCache
+from backends.hybrid.meta import META_FILE
 from backends.spec import HybridOptions
 from tests.backends.hybrid.asking import PROMPT, Recorder, answer, open_model
-from tests.tiny import EOS_TOKEN_ID, WORDS
+from tests.tiny import EOS_TOKEN_ID, WORDS, tiny_folder
 
 
 def test_a_second_run_reuses_the_prompt_and_says_the_same(model: Backend) -> None:
@@ -85,6 +87,23 @@ def test_three_conversations_in_turn(model: Backend, folder: Path) -> None:
         text, _, usage = answer(model, chat + " and more")
         assert usage.cached_tokens >= length - 1
         assert text == answer(open_model(folder), chat + " and more")[0]
+
+
+def test_a_long_prompt_can_be_gone_on_with_from_its_middle(tmp_path: Path) -> None:
+    """A model with windows, whose caches can only be cut back to snapshots: there is one every 512 tokens."""
+    folder = tiny_folder(tmp_path, layers=1, context_length=2048)
+    meta = json.loads((folder / META_FILE).read_bytes())
+    meta["attention"] = {"sliding": meta["attention"]["full"] | {"window": 20}}
+    meta["layers"] = [{"type": "sliding"}]
+    (folder / META_FILE).write_text(json.dumps(meta))
+    model = open_model(folder, context_length=2048)
+    words = " hello world"  # two tokens
+    answer(model, words * 700, max_tokens=1)
+    for shared, cached in ((450, 512), (300, 512), (550, 1024)):
+        prompt = words * shared + " question" * 9
+        text, _, usage = answer(model, prompt)
+        assert (usage.prompt_tokens, usage.cached_tokens) == (2 * shared + 9, cached)
+        assert text == answer(open_model(folder, context_length=2048), prompt)[0]
 
 
 def test_eviction_costs_time_and_not_correctness(folder: Path) -> None:

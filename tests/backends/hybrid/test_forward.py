@@ -116,6 +116,31 @@ def test_fields_that_a_llama_does_not_use(tmp_path: Path) -> None:
         np.testing.assert_allclose(logits, wanted[sum(sizes) - 1], atol=2e-4)
 
 
+def test_a_window_is_whole_wherever_a_sequence_is_cut_back(tmp_path: Path) -> None:
+    """To each length that the cache offers, the shortest one included, with and without a snapshot."""
+    path = tiny_folder(tmp_path)
+    meta = msgspec.json.decode((path / META_FILE).read_bytes())
+    meta["attention"] = {"sliding": meta["attention"]["full"] | {"window": 20}}
+    meta["layers"] = [{"type": "sliding"}] * 3
+    (path / META_FILE).write_bytes(msgspec.json.encode(meta))
+    _, forward = open_folder(path)
+    tokens = np.random.default_rng(4).integers(3, 420, 251).astype(np.int32)
+    cache, expected = forward.new_cache(), []
+    for position in range(250):
+        if position == 100:
+            cache.snapshot()
+        logits = forward.run(tokens[position : position + 1], cache, want_logits=True)
+        assert logits is not None
+        expected.append(logits.copy())
+    offered = [length for length in range(1, 250) if cache.resumable(length) == length]
+    assert min(offered) < 100 and max(offered) == 249
+    assert len(offered) < 249 - 100  # rows are gone: not every length can be had
+    for length in offered:
+        logits = forward.run(tokens[length : length + 1], cache.fork(length), want_logits=True)
+        assert logits is not None
+        np.testing.assert_allclose(logits, expected[length], atol=2e-4, err_msg=f"cut back to {length}")
+
+
 class FixedLengths:
     """onnxruntime behind the manners of an NPU's runtime: few lengths, and rubbish in unused rows."""
 

@@ -211,6 +211,27 @@ def test_what_fails_in_a_run_ends_the_process(
     executor.close()
 
 
+@pytest.mark.parametrize(
+    "fault", ["rknn_set_input_shapes:1=-8", "rknn_set_io_mem:1=-1", "rknn_set_io_mem:2=-1"]
+)
+def test_after_a_failed_change_of_length_nothing_is_taken_for_set(
+    folder: Path, library: Path, log: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Going back to the length before sets shapes and bindings anew: what the failure left is not known."""
+    executor = on_rknn(folder, library)
+    one, eight = executor.bind(1)[0], executor.bind(8)[0]
+    one.run()
+    monkeypatch.setenv("RKNN_STANDIN_FAULTS", fault)
+    with pytest.raises(EngineLost):
+        eight.run()
+    monkeypatch.setenv("RKNN_STANDIN_FAULTS", "")
+    before = len(calls(log))
+    one.run()
+    made = [call["call"] for call in calls(log)[before:] if call["call"] != "rknn_query"]
+    assert made == ["rknn_set_input_shapes", *["rknn_set_io_mem"] * 4, "rknn_run"]
+    executor.close()
+
+
 @pytest.mark.parametrize("wanted", [">=2.6", "==2.3.2", "<2"])
 def test_a_version_the_entry_does_not_want(folder: Path, library: Path, wanted: str) -> None:
     with pytest.raises(BackendError, match=r"is librknnrt 2.5.0, and the model can only use") as caught:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,6 +22,12 @@ from tests.convert.rknn.stand_in import StandIn
 from tests.tiny import tiny_folder
 
 SEGMENTS = ["segment_000", "segment_001", "segment_002", "segment_003"]
+
+
+class Usage(NamedTuple):
+    """What shutil.disk_usage gives, as far as it is looked at."""
+
+    free: int
 
 
 @pytest.fixture
@@ -126,6 +133,66 @@ def test_a_finished_segment_that_was_damaged_is_built_again(folder: Path, toolki
     kept.write_bytes(kept.read_bytes()[:-1] + b"?")
     build(folder, toolkit)
     assert names(toolkit.built()) == ["segment_001", "segment_003"]
+
+
+@pytest.mark.parametrize(
+    ("what", "here", "elsewhere"),
+    [
+        ("toolkit", "2.5.0", "2.3.2"),
+        ("target", "rk3588", "rk3576"),
+        ("lengths", [1, 8, 32], [1, 8]),
+        ("sources", None, [None, None]),
+    ],
+)
+def test_a_finished_segment_of_another_origin_is_built_again(
+    what: str, here: object, elsewhere: object, folder: Path, toolkit: StandIn
+) -> None:
+    """By another toolkit, for another chip, for calls of other lengths, from another graph."""
+    toolkit.faults({"segment_003": "build"})
+    refusal(folder, toolkit)
+    toolkit.built()
+    toolkit.faults({})
+    path = folder.parent / ".tiny.rknn" / "segment_001.json"
+    record = json.loads(path.read_bytes())
+    assert here is None or record["origin"][what] == here
+    record["origin"][what] = elsewhere
+    path.write_text(json.dumps(record))
+    report = build(folder, toolkit)
+    assert names(toolkit.built()) == ["segment_001", "segment_003"]
+    assert [row.was_kept for row in report.rows] == [True, False, True, False]
+
+
+def test_the_least_cosine_that_is_taken(folder: Path, toolkit: StandIn) -> None:
+    """More than 0.9999, in the worst row of the worst segment."""
+    toolkit.faults({"segment_001": "cosine=0.999895"})
+    assert "Segment 1 of the build computes something else" in refusal(folder, toolkit)
+    toolkit.faults({"segment_001": "cosine=0.999905"})
+    assert build(folder, toolkit).rows[1].cosine == pytest.approx(0.999905, abs=1e-6)
+
+
+def test_a_disk_without_room_is_noticed_before_anything_is_built(
+    folder: Path, toolkit: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = sum(path.stat().st_size for path in (*folder.glob("*.data"), folder / "embedding.npy"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(weights // 2))
+    assert "Not enough room" in refusal(folder, toolkit)
+    assert toolkit.built() == []
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(weights))
+    build(folder, toolkit)
+
+
+def test_a_disk_without_room_for_the_folder_of_the_board(
+    folder: Path, toolkit: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies beside the segments is copied: it is asked for once they are built, and they are kept."""
+    free = iter([10**9, 1000])
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(next(free)))
+    out = folder.parent / "board"
+    assert "Not enough room" in refusal(folder, toolkit, out=out)
+    assert not out.exists()
+    assert names(toolkit.built()) == SEGMENTS
+    monkeypatch.undo()
+    assert all(row.was_kept for row in build(folder, toolkit, out=out).rows)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ _HERE = Path(__file__).parents[2]
 
 
 class RKNN:
-    """One graph. A fault is one of: build, export, kill, hang, noise, infinite."""
+    """One graph. A fault is one of: build, export, kill, hang, noise, infinite, cosine=COSINE."""
 
     def __init__(self, verbose: bool = False) -> None:
         self._shapes: Sequence[Any] = ()
@@ -66,6 +66,8 @@ class RKNN:
             values[0] = values[0] + np.random.default_rng(0).standard_normal(values[0].shape)
         if self._fault == "infinite":
             values[0][0, 0] = np.inf
+        if self._fault is not None and self._fault.startswith("cosine="):
+            values[0] = _turned(values[0], float(self._fault.removeprefix("cosine=")))
         return list(values)
 
     def release(self) -> None:
@@ -80,3 +82,11 @@ class RKNN:
     def _fault(self) -> str | None:
         faults = _HERE / "faults.json"
         return json.loads(faults.read_text()).get(self._name) if faults.exists() else None
+
+
+def _turned(rows: Any, cosine: float) -> Any:
+    """Return each row turned by an angle of that cosine."""
+    aside = np.random.default_rng(0).standard_normal(rows.shape)
+    aside -= rows * (aside * rows).sum(axis=1, keepdims=True) / (rows * rows).sum(axis=1, keepdims=True)
+    aside *= np.linalg.norm(rows, axis=1, keepdims=True) / np.linalg.norm(aside, axis=1, keepdims=True)
+    return (cosine * rows + np.sqrt(1 - cosine**2) * aside).astype(np.float32)
