@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from rich.console import Console
 
@@ -22,7 +23,16 @@ class CommandError(Exception):
 def results() -> Console:
     """Return a console for what the command was asked for. Not a terminal: as wide as its content."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=10_000)
+    return console if console.is_terminal else _ForScripts(highlight=False, width=10_000)
+
+
+class _ForScripts(Console):
+    """Prints no blanks at the ends of lines, which a table fills up to its longest cell."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
 def say(message: str, command: str = "rkserve") -> None:

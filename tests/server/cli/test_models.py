@@ -60,6 +60,7 @@ def test_the_table_has_a_line_for_each_when_it_is_piped(tmp_path: Path) -> None:
     runtime = ["onnxruntime", version("onnxruntime")]
     assert lines[9].split()[:7] == ["smollm2-135m", "yes", "-", *runtime, "3", "MB"]
     assert "\x1b" not in done.stdout
+    assert lines == [line.rstrip() for line in lines]
     notice = "The weights were modified (quantized, then converted for this engine)."
     assert lines[10].split()[:7] == ["smollm2-135m-fp32", "yes", "-", *runtime, "3", "MB"]
     assert done.stderr == (
