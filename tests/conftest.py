@@ -19,9 +19,10 @@ for _name in [name for name in os.environ if name.upper().startswith("RKSERVE_")
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="rkserve-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
-# A shell starts its background jobs with SIGINT ignored, and children inherit that; tests that press Ctrl-C
-# need the default.
+# A shell starts its background jobs with SIGINT ignored, nohup what it runs with SIGHUP, and children inherit
+# that; tests that press Ctrl-C, close a terminal or have a file read again need the default.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Before any test imports numpy or onnxruntime, and as in a worker: one thread for numpy, and no reports.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
