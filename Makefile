@@ -16,7 +16,7 @@ BOARD = /opt/rkserve/$(VERSION)
 
 help:
 	@echo "make serve      set up what is needed and serve a model on http://127.0.0.1:8000"
-	@echo "make test       the quick tests (under 10 minutes)"
+	@echo "make test       the quick tests (about 10 minutes)"
 	@echo "make test-slow  all tests: reference values made again, other Pythons, an emulated aarch64, Open WebUI"
 	@echo "make check      formatting, lint, types and the quick tests"
 	@echo "make bench      measure speed and memory (long; stop other work first)"
