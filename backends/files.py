@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from pathlib import Path
+
+# What writing ends with where there is no room: of the disk, of the user, of a file.
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def sha256_of(path: Path) -> str:

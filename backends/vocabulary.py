@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-
 _MOST_IDS = 2**22  # some 16 times the largest vocabulary: a damaged id must not fill the memory
 
 

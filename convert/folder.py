@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from backends.files import NO_ROOM
 from backends.hybrid.meta import META_FILE
 from convert.errors import ConvertError, TargetExists
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 PARTIAL, DOWNLOAD = ".partial", ".download"  # ends of the working folders' names
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @contextlib.contextmanager
@@ -203,7 +202,7 @@ def _sync_entry(path: Path) -> None:
 
 
 def _explained(error: OSError, directory: Path) -> ConvertError:
-    if error.errno in _FULL:
+    if error.errno in NO_ROOM:
         return ConvertError(
             f"The disk of {directory} is full ({error.strerror}); what was written has been removed. "
             "Free some room, or choose a folder on another disk, and start again."

@@ -16,6 +16,7 @@ from backends.files import sha256_of
 from backends.hybrid.meta import License
 from convert.architectures import ARCHITECTURES
 from convert.errors import ConvertError
+from convert.files import check_no_stream
 from convert.folder import check_free_space, check_target, new_folder
 from convert.gguf_config import hf_config
 from convert.gguf_file import GgufFile
@@ -96,6 +97,7 @@ def convert_gguf(
 
 
 def _given_tokenizer(path: Path, metadata: Metadata) -> str:
+    check_no_stream(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:

@@ -18,6 +18,7 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 
 from convert.errors import ConvertError
+from convert.files import check_no_stream
 from convert.graphs import Array
 from convert.quantized import TYPES as QUANTIZED_TYPES
 from convert.quantized import Quantized, from_ggml
@@ -87,8 +88,7 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if path.is_fifo() or path.is_char_device() or path.is_socket():  # to open a pipe may take for ever
-            raise ConvertError(f"{path} is no file, but a pipe or a device. Write what it gives into a file.")
+        check_no_stream(path)
         self._file: BinaryIO = path.open("rb")
         try:
             self._size = path.stat().st_size

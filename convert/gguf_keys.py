@@ -11,10 +11,9 @@ from convert.errors import ConvertError
 from convert.gguf_metadata import Metadata, Scalar
 from convert.gguf_rope_factors import llama3_parameters
 from convert.graphs import Array
+from convert.model import MOST_LAYERS
 
 Values = dict[str, Any]  # of a config.json
-
-_MOST_LAYERS = 512  # that llama.cpp takes (LLAMA_MAX_LAYERS): a damaged number must not fill the memory
 
 
 class Keys:
@@ -49,9 +48,9 @@ def sizes_of(keys: Keys) -> Values:
                 "size than keys and rotation of a part of the head are not supported for this architecture."
             )
     num_layers = keys.positive("block_count")
-    if num_layers > _MOST_LAYERS:
+    if num_layers > MOST_LAYERS:
         raise ConvertError(
-            f"{keys.prefix}block_count is {num_layers}, and no more than {_MOST_LAYERS} layers are possible: "
+            f"{keys.prefix}block_count is {num_layers}, and no more than {MOST_LAYERS} layers are possible: "
             "the file is damaged. Fetch it again."
         )
     vocab_size = len(keys.metadata.array("tokenizer.ggml.tokens", str))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from convert.errors import ConvertError
+from convert.files import check_no_stream
 
 CONFIG_FILE = "config.json"
 
@@ -179,6 +180,7 @@ class Config:
 
 def read_config(path: Path) -> dict[str, Any]:
     """Return an object read from a JSON file. Raises ConvertError."""
+    check_no_stream(path)
     try:
         data = json.loads(path.read_bytes())
     except OSError as error:

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from backends.hybrid.meta import License
 from convert.errors import ConvertError
+from convert.files import check_no_stream
 from convert.hf_config import read_config
 from convert.licenses import license_id
 
@@ -25,6 +26,7 @@ _LONGEST_TEXT = 1_000_000  # bytes of a licence or a model card
 def read_tokenizer(directory: Path) -> tuple[str, Tokenizer]:
     """Return the text of tokenizer.json and what it makes. Raises ConvertError."""
     path = directory / TOKENIZER_FILE
+    check_no_stream(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:

@@ -15,6 +15,7 @@ from typing import Literal
 from backends.hybrid.meta import Attention
 
 CONV = "conv"
+MOST_LAYERS = 512  # that llama.cpp takes (LLAMA_MAX_LAYERS): a damaged number must not fill the memory
 Shape = tuple[int, ...]
 
 

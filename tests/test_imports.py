@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 SERVER_MAY = tuple(
     f"backends.{name}"
-    for name in ("base", "spec", "protocol", "discovery", "identity", "npu_builds", "probing")
+    for name in ("base", "spec", "protocol", "discovery", "files", "identity", "npu_builds", "probing")
 )
 ALLOWED: dict[str, tuple[str, ...]] = {
     "server": SERVER_MAY,

@@ -9,9 +9,7 @@ from backends.hybrid.meta import Attention, Rope
 from convert.errors import ConvertError
 from convert.hf_config import Config
 from convert.hf_rope import LAYER_TYPES
-from convert.model import CONV
-
-_MOST_LAYERS = 512  # a damaged number must not fill the memory
+from convert.model import CONV, MOST_LAYERS
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,9 @@ def dimensions(config: Config, *, head_dim: int | None = None, num_kv_heads: int
             f"{config.path}: heads have {size} dimensions, an odd number, which cannot rotate in pairs."
         )
     num_layers = config.size("num_hidden_layers")
-    if num_layers > _MOST_LAYERS:
+    if num_layers > MOST_LAYERS:
         raise ConvertError(
-            f"{config.path}: num_hidden_layers is {num_layers}, and no more than {_MOST_LAYERS} can be. "
+            f"{config.path}: num_hidden_layers is {num_layers}, and no more than {MOST_LAYERS} can be. "
             "Fetch the publisher's file."
         )
     return Dimensions(

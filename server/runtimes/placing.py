@@ -8,7 +8,6 @@ goes on with the file it has opened.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import os
@@ -19,12 +18,12 @@ from pathlib import Path
 from typing import IO
 
 from backends.discovery import FILE_NAMES, SYSTEM_DIRS, Kind
+from backends.files import NO_ROOM
 from backends.identity import identify
 from server.runtimes.errors import InstallError, NotPlaced, Refused
 from server.runtimes.fetch import Report, fetch
 from server.runtimes.judge import accepted
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _PREFIX, _SUFFIX = ".rkserve-runtime-", ".partial"
 
 
@@ -83,7 +82,7 @@ def install(
             return _judged(source, Path(file.name), directory, machine, found, replace)
     except OSError as error:
         where = error.filename or directory
-        if error.errno in _FULL:
+        if error.errno in NO_ROOM:
             raise NotPlaced(
                 f"the disk of {directory} is full ({error.strerror}); what was written has been removed. "
                 "Free some room and start again."

@@ -8,20 +8,19 @@ the same content goes on with it; a beginning of other content is removed. It ge
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from backends.files import NO_ROOM
 from server.store.atomic import READABLE, sync_directory
 from server.store.errors import Busy, NoRoom
 
 SUFFIX = ".partial"
 IDENTITY_CHARS = 16  # of a hash: enough to tell contents of one file name apart
 MARGIN_BYTES = 32 * 2**20  # left free for the records, and for others' small files
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class PartialFile:
@@ -85,7 +84,7 @@ def partial_file(final: Path, identity: str) -> Iterator[PartialFile]:
                 ) from None
         yield PartialFile(final, path, descriptor)
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in NO_ROOM:
             raise NoRoom(
                 f"the disk of {final.parent} is full; what has been fetched is kept in {path.name} there. "
                 "Free some room and start again: it goes on where it was"

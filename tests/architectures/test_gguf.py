@@ -17,7 +17,7 @@ import pytest
 from backends.hybrid.meta import Meta
 from convert.gguf import convert_gguf
 from convert.hf import convert_hf
-from tests.architectures.test_oracle import CHUNK, Engine
+from tests.architectures.engine import CHUNK, Engine
 from tests.convert.checkpoints import write_checkpoint
 from tests.convert.reference import read_meta
 from tests.convert.test_gguf import stored_matrices

@@ -3,84 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
-from backends.hybrid.cache_pool import CachePool
-from backends.hybrid.folder import read_folder
-from backends.hybrid.forward import Forward
-from backends.hybrid.kernels import NUMPY, Kernels
-from backends.hybrid.kv_cache import KVCache
-from backends.hybrid.meta import License
-from backends.hybrid.ort import OrtExecutor
 from convert.architectures import ARCHITECTURES
 from convert.hf import convert_hf
 from convert.hf_config import Config
-from convert.writer import Papers, write_folder
-from tests.backends.hybrid.test_forward import FixedLengths
+from convert.writer import write_folder
+from tests.architectures.engine import CHUNK, TOLERANCE, Engine, papers
 from tests.convert.checkpoints import write_checkpoint
-from tests.oracle.architectures import ANSWER_TOKENS, STEPS, Conversation, models
-from tests.tiny import tiny_tokenizer
-
-TOLERANCE = 1e-3
-CHUNK = 32
+from tests.oracle.architectures import ANSWER_TOKENS, models
 
 NAMES = sorted(models())
-
-
-class Engine:
-    """A converted model with its caches."""
-
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        kv_fp16: bool = False,
-        lengths: Sequence[int] = (),
-        kernels: Kernels = NUMPY,
-    ) -> None:
-        """lengths: the only ones that calls may have, as on the NPU; else any."""
-        read = read_folder(folder)
-        executor = OrtExecutor(read, 1, lambda done, what: None)
-        fixed = FixedLengths(executor, lengths) if lengths else executor
-        self.forward = Forward(read, fixed, kv_fp16=kv_fp16, kernels=kernels)
-        self.pool = CachePool(self.forward.new_cache, 64 * 1024 * 1024)
-
-    def logits(self, prompt: Sequence[int], cache: KVCache, sizes: Sequence[int] = ()) -> np.ndarray:
-        """Run what the cache lacks of a prompt: calls of the given sizes first, then chunks."""
-        ids = np.array(prompt, np.int32)
-        left = [*sizes]
-        logits = None
-        while cache.length < len(ids):
-            start = cache.length
-            end = min(len(ids), start + (left.pop(0) if left else CHUNK))
-            logits = self.forward.run(ids[start:end], cache, want_logits=end == len(ids))
-        assert logits is not None
-        return logits
-
-    def answer(self, prompt: Sequence[int], expected: Conversation) -> int:
-        """Answer from the pool's caches, token by token, and compare; return how much was cached."""
-        cache = self.pool.take(np.array(prompt, np.int32))
-        cached = cache.length
-        np.testing.assert_array_equal(cache.token_ids, prompt[:cached])
-        logits = self.logits(prompt, cache)
-        self.pool.remember(cache)
-        for step in range(ANSWER_TOKENS):
-            if step in STEPS:
-                difference = np.abs(logits - expected.logits[STEPS.index(step)]).max()
-                assert difference < TOLERANCE, f"step {step}: {difference}"
-            token_id = int(logits.argmax())
-            assert token_id == expected.answer[step], f"step {step}"
-            if step < ANSWER_TOKENS - 1:
-                got = self.forward.run(np.array([token_id], np.int32), cache, want_logits=True)
-                assert got is not None
-                logits = got
-        self.pool.give_back(cache)
-        return cached
 
 
 Folders = Callable[[str], Path]
@@ -164,15 +102,6 @@ def test_a_gate_for_each_element_does_what_one_for_each_head_does(tmp_path: Path
         name: np.repeat(weight, model.head_dim, axis=0) if "g_proj" in name else weight
         for name, weight in oracle.weights().items()
     }
-    papers = Papers(
-        name="gated",
-        tokenizer=tiny_tokenizer(),
-        chat_template=None,
-        eos_token_ids=[2],
-        license=License(id="MIT", notice="random weights"),
-        source={},
-        lengths=(1, 8, CHUNK),
-    )
-    write_folder(tmp_path, model, weights.__getitem__, papers)
+    write_folder(tmp_path, model, weights.__getitem__, papers("gated"))
     expected = oracle.conversations["first"]
     Engine(tmp_path).answer(expected.prompt, expected)

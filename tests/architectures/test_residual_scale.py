@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.hybrid.meta import License
 from convert.architectures import ARCHITECTURES
 from convert.hf_config import Config
-from convert.writer import Papers, write_folder
-from tests.architectures.test_oracle import CHUNK, Engine
+from convert.writer import write_folder
+from tests.architectures.engine import CHUNK, Engine, papers
 from tests.oracle.architectures import models
-from tests.tiny import tiny_tokenizer
 
 LARGE_EPS = 0.5  # about the mean square of the stream, so that a wrong epsilon is seen at every norm
 NAMES = ("llama", "gemma3", "lfm2", "lfm3", "granite")  # norms before and after, conv layers, a multiplier
@@ -30,18 +28,9 @@ def logits(tmp_path: Path) -> Logits:
         oracle = models()[name]
         key = "norm_eps" if "norm_eps" in oracle.config else "rms_norm_eps"
         model = ARCHITECTURES[oracle.config["model_type"]](Config(oracle.config | {key: eps}))
-        papers = Papers(
-            name=name,
-            tokenizer=tiny_tokenizer(),
-            chat_template=None,
-            eos_token_ids=[2],
-            license=License(id="MIT", notice="random weights"),
-            source={},
-            lengths=(1, 8, CHUNK),
-        )
         folder = tmp_path / f"{name}-{eps}-{scale}"
         folder.mkdir()
-        write_folder(folder, model, oracle.weights().__getitem__, papers, residual_scale=scale)
+        write_folder(folder, model, oracle.weights().__getitem__, papers(name), residual_scale=scale)
         engine = Engine(folder)
         cache = engine.forward.new_cache()
         prompt = oracle.conversations["first"].prompt

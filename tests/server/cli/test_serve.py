@@ -22,8 +22,8 @@ from server.cli.serve import serve
 from server.settings import Settings
 from tests.convert.gguf_files import write_gguf
 from tests.server.cli.command import COMMAND, ROOT, environment, models_dir, rkserve
+from tests.server.cli.package import OWN, wheel
 from tests.server.cli.terminal import on_a_terminal
-from tests.server.cli.test_pull import OWN, wheel
 from tests.serving import free_port, running_server
 
 # Leads a session as make does: it outlives SIGHUP itself and waits for its child.
